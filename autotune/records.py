@@ -1,0 +1,407 @@
+"""Every typed record, in the order in which data flows. No I/O, no behaviour beyond derived values.
+
+Plan(Target, Workload, MethodSpace...) -> Arm (one engine start) -> Window (one measured block)
+-> Measurement (one candidate at one load) -> Recommendation.
+
+Times are seconds, rates are tokens per second, acceptance rates are per drafted position and
+unconditional (accepted_per_pos[i] / drafts). A number that was not measured is None, never 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, computed_field
+
+BASELINE = "none"  # the name of "no speculation" wherever a method name is expected
+
+
+class Record(BaseModel):
+    """Immutable; an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+def digest(value: Any) -> str:
+    """SHA-256 (hex) of a JSON-able value in canonical form."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+# ---------------------------------------------------------------------------- what is asked
+
+
+class Message(Record):
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class Prompt(Record):
+    """One request's input: chat messages, to which the engine applies its chat template."""
+
+    id: str
+    messages: tuple[Message, ...] = Field(min_length=1)
+
+
+class Sampling(Record):
+    """Sampling settings belong to the workload: acceptance depends on them."""
+
+    temperature: float = Field(default=0.0, ge=0.0)
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    max_tokens: int = Field(default=256, ge=1)
+    seed: int = 0
+    ignore_eos: bool = False
+
+
+class Workload(Record):
+    """Prompts in a fixed order plus sampling settings; `sha256` identifies both."""
+
+    name: str
+    prompts: tuple[Prompt, ...] = Field(min_length=1)
+    sampling: Sampling = Sampling()
+
+    @property
+    def sha256(self) -> str:
+        return digest(self.model_dump(mode="json", exclude={"name"}))
+
+
+class Target(Record):
+    """The model to serve. `model` goes to vLLM: a Hub id or a local path."""
+
+    model: str
+    engine_args: tuple[str, ...] = ()  # everything the user wrote after `--`, unchanged
+
+
+class MethodSpace(Record):
+    """The candidates of one drafting method: one drafter and the N that may be tried."""
+
+    method: str  # catalogue name: "ngram", "eagle3", ...
+    drafter: str | None = None  # Hub id or path of the draft checkpoint, if the method needs one
+    lengths: tuple[int, ...] = Field(min_length=1)  # allowed num_speculative_tokens, ascending
+    parallel: bool = False  # all tokens drafted in one pass (DFlash, DSpark, PARD)
+    live_n: bool = True  # N can be switched on a running engine
+    # speculative_config without num_speculative_tokens; empty for replay and simulation
+    config: dict[str, Any] = Field(default_factory=dict)
+
+
+class Skipped(Record):
+    """A method or a single N that is not tried, and why."""
+
+    method: str
+    num_speculative_tokens: int | None = None
+    reason: str
+
+
+class Environment(Record):
+    """What must be equal for two measurements to be compared."""
+
+    gpu: str | None = None
+    gpu_count: int | None = None
+    runtime: str | None = None  # "ROCm 7.2.0", "CUDA 13.0", "CPU"
+    driver: str | None = None
+    vllm: str | None = None
+    torch: str | None = None
+    python: str | None = None
+    cpu: str | None = None
+
+    @property
+    def sha256(self) -> str:
+        return digest(self.model_dump(mode="json"))
+
+
+class Settings(Record):
+    """How hard to measure. `--fast` and `--rigorous` choose a preset of these."""
+
+    search_blocks: int = Field(default=2, ge=1)  # paired prompt blocks per candidate and load
+    confirm_blocks: int = Field(default=4, ge=2)  # held-out blocks for baseline and finalist
+    prompts_per_block: int = Field(default=8, ge=1)  # at least; never fewer than 2 x concurrency
+    greedy_prompts: int = Field(default=4, ge=0)  # outputs compared with the baseline at batch 1
+    tie_margin: float = Field(default=0.01, ge=0.0)
+    drift_margin: float = Field(default=0.05, gt=0.0)
+    confidence: float = Field(default=0.95, gt=0.5, lt=1.0)
+    budget_seconds: float | None = Field(default=None, gt=0.0)
+    sampler: Literal["spectune", "tpe", "gp", "random", "grid"] = "spectune"
+    live_n: bool = True
+    seed: int = 0
+
+
+class Plan(Record):
+    """Everything that decides what is measured. Equal plans resume the same study."""
+
+    engine: str
+    target: Target
+    workload: Workload
+    spaces: tuple[MethodSpace, ...]
+    skipped: tuple[Skipped, ...] = ()
+    concurrencies: tuple[int | None, ...] = Field(min_length=1)  # None: the source does not say
+    settings: Settings = Settings()
+    environment: Environment = Environment()
+    engine_options: dict[str, Any] = Field(default_factory=dict)  # recording digest, simulator, ...
+    warnings: tuple[str, ...] = ()  # found while planning, repeated in the recommendation
+
+    @property
+    def sha256(self) -> str:
+        """Identity of a study. The budget is left out: a resumed run may get more time."""
+        content = self.model_dump(mode="json", exclude={"workload", "warnings"})
+        content["settings"].pop("budget_seconds")
+        return digest({**content, "workload": self.workload.sha256})
+
+
+# ------------------------------------------------------------------------------ what is run
+
+
+class Arm(Record):
+    """One engine start: the baseline, one method with live N, or one static candidate."""
+
+    method: str = BASELINE
+    num_speculative_tokens: int = 0  # static N; for a live arm the largest N it can switch to
+    live: bool = False  # N is switched at run time
+    instrumented: bool = False  # our scheduler and step timing are loaded
+    speculative_config: dict[str, Any] | None = None
+    generation: int = 0  # counts fresh starts of an otherwise equal arm (drift, confirmation)
+
+    @property
+    def key(self) -> str:
+        kind = "live" if self.live else "static"
+        return f"{self.method}:{self.num_speculative_tokens}:{kind}:{self.generation}"
+
+
+class BlockRole(StrEnum):
+    WARMUP = "warmup"
+    SEARCH = "search"
+    CONFIRM = "confirm"
+    REFERENCE = "reference"
+    GREEDY = "greedy"
+
+
+class Block(Record):
+    """A batch of prompts sent as one closed loop with `concurrency` requests in flight."""
+
+    role: BlockRole
+    index: int
+    concurrency: int | None
+    prompts: tuple[Prompt, ...]
+    sampling: Sampling
+
+    @property
+    def key(self) -> str:
+        load = "any" if self.concurrency is None else str(self.concurrency)
+        return f"{self.role.value}:{self.index}:c{load}"
+
+
+class Quantiles(Record):
+    """Seconds."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+class SpecCounters(Record):
+    """Differences of vLLM's speculative counters over one window, summed over engines."""
+
+    num_drafts: int = Field(ge=0)
+    num_draft_tokens: int = Field(ge=0)
+    num_accepted_tokens: int = Field(ge=0)
+    accepted_per_pos: tuple[int, ...] = ()
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """1 + accepted / drafts: the bonus token included (vLLM's definition)."""
+        return 1 + self.num_accepted_tokens / self.num_drafts if self.num_drafts else None
+
+    @property
+    def per_position_rates(self) -> tuple[float, ...] | None:
+        if not self.num_drafts:
+            return None
+        return tuple(count / self.num_drafts for count in self.accepted_per_pos)
+
+
+class StepTimes(Record):
+    """Decode steps of one window as the engine's worker saw them."""
+
+    num_steps: int = Field(ge=0)
+    draft_seconds_per_step: float | None  # None where nothing is drafted
+    verify_seconds_per_step: float
+    step_seconds: float  # start to start, gaps included
+    coverage: float  # (draft + verify) / step
+    tokens_per_step: float
+    requests_per_step: float
+
+
+class RequestResult(Record):
+    """One request as the client saw it. Latencies are None when the request failed."""
+
+    prompt_id: str
+    completion_tokens: int | None = None  # from the server's usage, never from chunks
+    prompt_tokens: int | None = None
+    ttft_seconds: float | None = None
+    end_to_end_seconds: float | None = None
+    finish_reason: str | None = None
+    text: str | None = None
+    error: str | None = None
+
+
+class Window(Record):
+    """One block measured on one arm at one N. The unit that is stored as soon as it exists."""
+
+    method: str
+    num_speculative_tokens: int
+    live: bool
+    block: str  # Block.key
+    concurrency: int | None
+    started_at: float | None = None  # Unix time
+    duration_seconds: float | None = None  # what it cost; None where the source does not say
+    output_tokens: int | None = None
+    output_tokens_per_second: float = Field(gt=0)
+    acceptance_length: float | None = None
+    per_position_acceptance_rates: tuple[float, ...] | None = None
+    counters: SpecCounters | None = None
+    steps: StepTimes | None = None
+    ttft: Quantiles | None = None
+    tpot: Quantiles | None = None
+    itl: Quantiles | None = None
+    end_to_end: Quantiles | None = None
+    requests: tuple[RequestResult, ...] = ()
+    flags: tuple[str, ...] = ()
+
+
+# --------------------------------------------------------------------------- what is learned
+
+
+class Measurement(Record):
+    """All windows of one candidate at one load, pooled."""
+
+    method: str
+    num_speculative_tokens: int
+    concurrency: int | None
+    live: bool
+    windows: int
+    output_tokens_per_second: float
+    log_speedup: float  # mean over paired blocks of ln(throughput / baseline throughput)
+    log_speedup_se: float | None  # None with a single block
+    acceptance_length: float | None = None
+    per_position_acceptance_rates: tuple[float, ...] | None = None
+    counters: SpecCounters | None = None
+    draft_seconds_per_step: float | None = None
+    verify_seconds_per_step: float | None = None
+    step_seconds: float | None = None
+
+
+class Prediction(Record):
+    """The cost model's view of one candidate at one load: ln(speedup) is about normal."""
+
+    method: str
+    num_speculative_tokens: int
+    concurrency: int | None
+    log_speedup: float
+    log_speedup_sd: float
+
+
+class Interval(Record):
+    value: float
+    low: float
+    high: float
+    confidence: float
+
+
+class Status(StrEnum):
+    CONFIRMED = "confirmed"  # measured on a static start
+    PROBED = "probed"  # measured live
+    PREDICTED = "predicted"  # never run
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+class CandidateResult(Record):
+    method: str
+    num_speculative_tokens: int | None
+    concurrency: int | None
+    status: Status
+    predicted_output_tokens_per_second: float | None = None
+    output_tokens_per_second: float | None = None
+    speedup: Interval | None = None
+    acceptance_length: float | None = None
+    per_position_acceptance_rates: tuple[float, ...] | None = None
+    draft_seconds_per_step: float | None = None
+    verify_seconds_per_step: float | None = None
+    tpot_p50_seconds: float | None = None
+    ttft_p50_seconds: float | None = None
+    error: str | None = None
+    reason: str | None = None
+
+
+class LoadChoice(Record):
+    """The choice for one load; `method` is "none" where not speculating wins."""
+
+    concurrency: int | None
+    decision: Literal["speculate", "do_not_speculate", "inconclusive"]
+    method: str
+    num_speculative_tokens: int
+    speedup: Interval | None
+    status: Status
+
+
+class BaselineResult(Record):
+    concurrency: int | None
+    output_tokens_per_second: float
+    tpot_p50_seconds: float | None = None
+    ttft_p50_seconds: float | None = None
+
+
+class Cost(Record):
+    engine_starts: int
+    probes: int
+    probe_seconds: float
+    total_seconds: float
+
+
+class WorkloadSummary(Record):
+    name: str
+    sha256: str
+    num_prompts: int
+    temperature: float
+    max_tokens: int
+
+
+class Recommendation(Record):
+    """The document `spectune.recommendation/1`; docs/ keeps its JSON Schema."""
+
+    schema_: Literal["spectune.recommendation/1"] = Field(
+        default="spectune.recommendation/1", alias="schema"
+    )
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", protected_namespaces=(), populate_by_name=True
+    )
+    study: str
+    engine: str
+    created_at: str
+    model: str
+    workload: WorkloadSummary
+    environment: Environment
+    decision: Literal["speculate", "do_not_speculate", "inconclusive"]
+    method: str
+    num_speculative_tokens: int
+    speculative_config: dict[str, Any] | None
+    speedup: Interval | None
+    per_concurrency: tuple[LoadChoice, ...]
+    schedule: list[tuple[int, int, int]] | None = None
+    candidates: tuple[CandidateResult, ...]
+    baseline: tuple[BaselineResult, ...]
+    cost: Cost
+    stopped_because: str
+    vllm_serve_args: tuple[str, ...]
+    engine_args: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def serve_command(self) -> str:
+        """The ready command line, shell-quoted."""
+        import shlex
+
+        return shlex.join(["vllm", "serve", self.model, *self.engine_args, *self.vllm_serve_args])
