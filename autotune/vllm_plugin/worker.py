@@ -1,0 +1,155 @@
+"""`--worker-extension-cls autotune.vllm_plugin.worker.StepTimer`: drafting and verification apart.
+
+Called over vLLM's collective RPC: `spectune_start`, `spectune_drain`. Until started nothing is
+patched. Patches are instance attributes of this worker's model runner:
+
+- `execute_model` (start of a step) and `sample_tokens` (end of a step);
+- `speculator.propose` (V2 runner) or `propose_draft_token_ids` (V1 runner): drafting.
+
+verify = step - draft: target forward, sampling, rejection and bookkeeping of that step.
+On an accelerator times are events recorded on the current stream and read later, because
+synchronising would destroy the overlap that is being measured; on CPU the host clock.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+# One row per step, as lists because they travel as JSON.
+COLUMNS = ("start", "step", "draft", "requests", "tokens", "drafted", "decode")
+
+
+class _HostClock:
+    """perf_counter: right on CPU, where a call returns when its work is done."""
+
+    def now(self) -> Any:
+        return time.perf_counter()
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        return float(end - begin)
+
+    def settle(self) -> None:
+        """Nothing to wait for."""
+
+
+class _EventClock:
+    """Accelerator events on the current stream (torch.cuda also stands for ROCm)."""
+
+    def __init__(self, device_module: Any) -> None:
+        self._device = device_module
+
+    def now(self) -> Any:
+        event = self._device.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        return float(begin.elapsed_time(end)) / 1e3
+
+    def settle(self) -> None:
+        self._device.synchronize()
+
+
+class _Recorder:
+    """Holds the open step and the finished ones of one model runner."""
+
+    def __init__(self, runner: Any, clock: Any) -> None:
+        self.clock = clock
+        self.open: dict[str, Any] | None = None
+        self.done: list[dict[str, Any]] = []
+        self._patch(runner, "execute_model", self._wrap_execute)
+        self._patch(runner, "sample_tokens", self._wrap_sample)
+        speculator = getattr(runner, "speculator", None)
+        if speculator is not None and hasattr(speculator, "propose"):
+            self._patch(speculator, "propose", self._wrap_draft)
+        elif getattr(runner, "speculative_config", None) is not None:
+            self._patch(runner, "propose_draft_token_ids", self._wrap_draft)
+
+    @staticmethod
+    def _patch(owner: Any, name: str, wrap: Any) -> None:
+        setattr(owner, name, wrap(getattr(owner, name)))  # shadows the class's method
+
+    def _wrap_execute(self, original: Any) -> Any:
+        def execute_model(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+            if kwargs.get("dummy_run") or not scheduler_output.total_num_scheduled_tokens:
+                return original(scheduler_output, *args, **kwargs)
+            scheduled = scheduler_output.num_scheduled_tokens
+            drafts = scheduler_output.scheduled_spec_decode_tokens
+            self.open = {
+                "host": time.perf_counter(),
+                "begin": self.clock.now(),
+                "drafting": [],
+                "requests": len(scheduled),
+                "tokens": scheduler_output.total_num_scheduled_tokens,
+                "drafted": sum(len(tokens) for tokens in drafts.values()),
+                # a decode step gives each request one token plus its drafts to verify
+                "decode": not scheduler_output.scheduled_new_reqs
+                and all(n <= 1 + len(drafts.get(r, ())) for r, n in scheduled.items()),
+            }
+            return original(scheduler_output, *args, **kwargs)
+
+        return execute_model
+
+    def _wrap_sample(self, original: Any) -> Any:
+        def sample_tokens(*args: Any, **kwargs: Any) -> Any:
+            output = original(*args, **kwargs)
+            step, self.open = self.open, None
+            if step is not None:
+                step["end"] = self.clock.now()
+                self.done.append(step)
+            return output
+
+        return sample_tokens
+
+    def _wrap_draft(self, original: Any) -> Any:
+        def propose(*args: Any, **kwargs: Any) -> Any:
+            step = self.open
+            if step is None:
+                return original(*args, **kwargs)
+            begin = self.clock.now()
+            output = original(*args, **kwargs)
+            step["drafting"].append((begin, self.clock.now()))
+            return output
+
+        return propose
+
+    def drain(self) -> list[list[float]]:
+        """Rows of COLUMNS for the steps since the last drain; seconds; `start` is host time."""
+        self.clock.settle()
+        steps, self.done = self.done, []
+        return [self._row(step) for step in steps]
+
+    def _row(self, step: dict[str, Any]) -> list[float]:
+        draft = sum(self.clock.seconds(begin, end) for begin, end in step["drafting"])
+        return [
+            step["host"],
+            self.clock.seconds(step["begin"], step["end"]),
+            draft,
+            step["requests"],
+            step["tokens"],
+            step["drafted"],
+            float(step["decode"]),
+        ]
+
+
+class StepTimer:
+    """Mixed into vLLM's worker class; `self` is the worker."""
+
+    def spectune_start(self) -> dict[str, str]:
+        """Begin timing; a second call starts over. Returns which runner is timed, and how."""
+        import torch
+
+        worker: Any = self
+        runner = worker.model_runner
+        if not hasattr(runner, "_spectune"):
+            device = worker.device.type
+            clock = _HostClock() if device == "cpu" else _EventClock(getattr(torch, device))
+            runner._spectune = _Recorder(runner, clock)
+        runner._spectune.drain()
+        return {"runner": f"{type(runner).__module__}.{type(runner).__qualname__}"}
+
+    def spectune_drain(self) -> dict[str, list[list[float]]]:
+        """The steps since the last call. Empty when timing was never started."""
+        recorder = getattr(self.model_runner, "_spectune", None)  # type: ignore[attr-defined]
+        return {"steps": recorder.drain() if recorder is not None else []}
