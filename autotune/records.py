@@ -86,6 +86,21 @@ class MethodSpace(Record):
     # speculative_config without num_speculative_tokens; empty for replay and simulation
     config: dict[str, Any] = Field(default_factory=dict)
 
+    def speculative_config(self, n: int) -> dict[str, Any] | None:
+        """What vLLM takes for this N; None where the engine needs none."""
+        return {**self.config, "num_speculative_tokens": n} if self.config else None
+
+    def arm(self, n: int, *, live: bool, generation: int = 0) -> Arm:
+        """The engine start that serves N; a live one serves every N up to it."""
+        return Arm(
+            method=self.method,
+            num_speculative_tokens=n,
+            live=live,
+            instrumented=True,
+            speculative_config=self.speculative_config(n),
+            generation=generation,
+        )
+
 
 class Skipped(Record):
     """A method or a single N that is not tried, and why."""
@@ -116,14 +131,13 @@ class Settings(Record):
     """How hard to measure. `--fast` and `--rigorous` choose a preset of these."""
 
     search_blocks: int = Field(default=2, ge=1)  # paired prompt blocks per candidate and load
-    confirm_blocks: int = Field(default=4, ge=2)  # held-out blocks for baseline and finalist
+    confirm_blocks: int = Field(default=4, ge=1)  # held-out blocks for baseline and finalist
     prompts_per_block: int = Field(default=8, ge=1)  # at least; never fewer than 2 x concurrency
     greedy_prompts: int = Field(default=4, ge=0)  # outputs compared with the baseline at batch 1
     tie_margin: float = Field(default=0.01, ge=0.0)
     drift_margin: float = Field(default=0.05, gt=0.0)
     confidence: float = Field(default=0.95, gt=0.5, lt=1.0)
     budget_seconds: float | None = Field(default=None, gt=0.0)
-    sampler: Literal["spectune", "tpe", "gp", "random", "grid"] = "spectune"
     live_n: bool = True
     seed: int = 0
 
@@ -140,7 +154,12 @@ class Plan(Record):
     settings: Settings = Settings()
     environment: Environment = Environment()
     engine_options: dict[str, Any] = Field(default_factory=dict)  # recording digest, simulator, ...
+    sends_prompts: bool = True  # False: a recording or a simulation, the prompts stand for nothing
     warnings: tuple[str, ...] = ()  # found while planning, repeated in the recommendation
+
+    def is_live(self, space: MethodSpace) -> bool:
+        """Whether one start shall serve all N of this method."""
+        return self.settings.live_n and space.live_n and len(space.lengths) > 1
 
     @property
     def sha256(self) -> str:
@@ -302,7 +321,29 @@ class Prediction(Record):
     log_speedup_sd: float
 
 
+class GreedyCheck(Record):
+    """Outputs of the finalist against the baseline's, same prompts, temperature 0, batch 1."""
+
+    compared: int
+    equal: int
+    first_difference: str | None = None  # prompt id and character position
+
+
+class Confirmation(Record):
+    """The finalist on a fresh static start, on prompts that the search never saw."""
+
+    method: str
+    num_speculative_tokens: int
+    log_ratios: dict[int | None, tuple[float, ...]]  # by load, one per held-out block
+    windows: dict[int | None, tuple[Window, ...]]
+    drift: dict[int | None, float]  # ln(reference block now / when it was probed)
+    baseline_generation: int  # 1: drift made a fresh baseline start necessary
+    greedy: GreedyCheck | None = None
+
+
 class Interval(Record):
+    """A ratio with its confidence interval."""
+
     value: float
     low: float
     high: float
@@ -361,11 +402,13 @@ class Cost(Record):
 
 
 class WorkloadSummary(Record):
+    """The prompts that were used; None where a recording does not say."""
+
     name: str
     sha256: str
-    num_prompts: int
-    temperature: float
-    max_tokens: int
+    num_prompts: int | None
+    temperature: float | None
+    max_tokens: int | None
 
 
 class Recommendation(Record):

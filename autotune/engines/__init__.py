@@ -34,7 +34,6 @@ class Capabilities(Record):
     counters: bool  # windows carry `counters`
     outputs: bool  # windows carry the requests' texts: quality can be checked
     warmup: bool  # first windows of a start must be discarded
-    repeats: bool  # measuring the same block again gives new information
 
 
 class EngineOptions(Record):
@@ -60,6 +59,7 @@ class Offer(Record):
     spaces: tuple[MethodSpace, ...]
     concurrencies: tuple[int | None, ...]
     skipped: tuple[Skipped, ...] = ()
+    repeats: bool = True  # measuring the same block again gives new information
 
 
 class Session(Protocol):

@@ -1,7 +1,7 @@
 """`--worker-extension-cls autotune.vllm_plugin.worker.StepTimer`: drafting and verification apart.
 
-Called over vLLM's collective RPC: `spectune_start`, `spectune_drain`. Until started nothing is
-patched. Patches are instance attributes of this worker's model runner:
+Called over vLLM's collective RPC: `spectune_start`, `spectune_drain`, `spectune_stop`. Outside of
+start and stop nothing is patched. Patches are instance attributes of this worker's model runner:
 
 - `execute_model` (start of a step) and `sample_tokens` (end of a step);
 - `speculator.propose` (V2 runner) or `propose_draft_token_ids` (V1 runner): drafting.
@@ -58,6 +58,7 @@ class _Recorder:
         self.clock = clock
         self.open: dict[str, Any] | None = None
         self.done: list[dict[str, Any]] = []
+        self._patched: list[tuple[Any, str]] = []
         self._patch(runner, "execute_model", self._wrap_execute)
         self._patch(runner, "sample_tokens", self._wrap_sample)
         speculator = getattr(runner, "speculator", None)
@@ -66,9 +67,15 @@ class _Recorder:
         elif getattr(runner, "speculative_config", None) is not None:
             self._patch(runner, "propose_draft_token_ids", self._wrap_draft)
 
-    @staticmethod
-    def _patch(owner: Any, name: str, wrap: Any) -> None:
+    def _patch(self, owner: Any, name: str, wrap: Any) -> None:
         setattr(owner, name, wrap(getattr(owner, name)))  # shadows the class's method
+        self._patched.append((owner, name))
+
+    def remove(self) -> None:
+        """Take all patches back: the class's own methods are visible again."""
+        for owner, name in self._patched:
+            delattr(owner, name)
+        self._patched.clear()
 
     def _wrap_execute(self, original: Any) -> Any:
         def execute_model(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
@@ -148,6 +155,15 @@ class StepTimer:
             runner._spectune = _Recorder(runner, clock)
         runner._spectune.drain()
         return {"runner": f"{type(runner).__module__}.{type(runner).__qualname__}"}
+
+    def spectune_stop(self) -> dict[str, bool]:
+        """Stop timing and remove every patch. Says whether there was anything to stop."""
+        runner = self.model_runner  # type: ignore[attr-defined]
+        recorder = getattr(runner, "_spectune", None)
+        if recorder is not None:
+            recorder.remove()
+            del runner._spectune
+        return {"stopped": recorder is not None}
 
     def spectune_drain(self) -> dict[str, list[list[float]]]:
         """The steps since the last call. Empty when timing was never started."""

@@ -1,0 +1,5 @@
+"""`python -m autotune` is `spectune`."""
+
+from autotune.cli import main
+
+main()

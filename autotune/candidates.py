@@ -1,0 +1,233 @@
+"""Which methods and lengths to try for a model: user's words + catalogue + facts -> MethodSpace.
+
+Nothing is dropped without a reason, and nothing is dropped because a fact is missing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from autotune.catalog import (
+    DrafterEntry,
+    ResolvedModel,
+    existing_path,
+    is_hub_id,
+    local_checkpoint,
+)
+from autotune.environment import EngineInfo
+from autotune.errors import ConfigurationError
+from autotune.methods import Method, all_methods, get_method
+from autotune.model_facts import ModelFacts, read_facts
+from autotune.records import BASELINE, MethodSpace, Skipped
+
+MAX_LENGTH = 64
+BLOCKS = ("dflash", "dspark")  # methods with a trained block
+LENGTHS_HINT = "write 1-8, 1,3,7 or 1-4,6"
+
+
+def build_spaces(
+    model: ResolvedModel,
+    *,
+    methods: Sequence[str] | None = None,
+    drafters: Mapping[str, str] | None = None,
+    lengths: Sequence[int] | None = None,
+    environment: EngineInfo | None = None,
+) -> tuple[tuple[MethodSpace, ...], tuple[Skipped, ...], tuple[str, ...]]:
+    """(spaces, skipped, warnings). `methods` None: all that apply, in the order of their names.
+
+    A method that the user names (or names a drafter for) and that cannot work is a
+    ConfigurationError; one that merely does not apply is Skipped with the reason.
+    """
+    drafters = dict(drafters or {})
+    named = {get_method(name).name for name in (*(methods or ()), *drafters)}
+    wanted = [m for m in all_methods() if methods is None or m.name in methods]
+    unused = sorted(set(drafters) - {m.name for m in wanted})
+    plan = _Plan(model, read_facts(model.model), lengths, environment)
+    if unused:
+        plan.warn(f"--drafter {', '.join(unused)} is not used: not among --methods")
+    for method in wanted:
+        plan.consider(method, drafters.get(method.name), explicit=method.name in named)
+    plan.warn_unread()
+    return tuple(plan.spaces), tuple(plan.skipped), tuple(dict.fromkeys(plan.warnings))
+
+
+@dataclass
+class _Plan:
+    """Collects the outcome for one model."""
+
+    model: ResolvedModel
+    facts: ModelFacts
+    lengths: Sequence[int] | None
+    environment: EngineInfo | None
+    spaces: list[MethodSpace] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    used: list[ModelFacts] = field(default_factory=list)  # drafters of the spaces
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+    def warn_unread(self) -> None:
+        """Checkpoints nothing is known about, one warning a reason."""
+        reasons: dict[str, list[str]] = {}
+        for facts in (self.facts, *self.used):
+            if facts.unknown:
+                reasons.setdefault(facts.unknown, []).append(facts.source)
+        for reason, sources in reasons.items():
+            self.warn(f"unchecked, because config.json was not read ({reason}): "
+                      + ", ".join(dict.fromkeys(sources)))  # fmt: skip
+
+    def consider(self, method: Method, own: str | None, *, explicit: bool) -> None:
+        """Add the method's space, or say why not."""
+        drafter = own_drafter(method, own) if own else self._catalogued(method)
+        drafter_facts = _drafter_facts(drafter) if drafter else None
+        reason = (
+            self._not_native(method, drafter, explicit)
+            or method.why_not(self.facts, drafter_facts)
+            or self._unavailable(method, explicit)
+        )
+        if reason:
+            self._refuse(method, reason, explicit, drafter)
+            return
+        allowed, refused = method.allowed(
+            self.lengths or method.default_lengths, self.facts, drafter_facts
+        )
+        self.skipped += [
+            Skipped(method=method.name, num_speculative_tokens=n, reason=why)
+            for n, why in refused.items()
+        ]
+        if not allowed:
+            reasons = "; ".join(dict.fromkeys(refused.values()))
+            self._refuse(method, f"none of the lengths is allowed: {reasons}", explicit, drafter)
+            return
+        self._warn_about(method, drafter, drafter_facts)
+        self.spaces.append(
+            MethodSpace(
+                method=method.name,
+                drafter=drafter.id if drafter else None,
+                lengths=allowed,
+                parallel=method.parallel,
+                live_n=method.live_n,
+                config=method.base_config(drafter.id if drafter else None),
+            )
+        )
+
+    def _catalogued(self, method: Method) -> DrafterEntry | None:
+        known = self.model.entry.drafters.get(method.name, ()) if self.model.entry else ()
+        return known[0] if known else None
+
+    def _not_native(
+        self, method: Method, drafter: DrafterEntry | None, explicit: bool
+    ) -> str | None:
+        """The catalogue's word on native MTP counts only where config.json cannot be read."""
+        entry = self.model.entry
+        if explicit or drafter or not method.native or not entry:
+            return None
+        if self.facts.known or method.name in entry.native:
+            return None
+        return f"the catalogue lists no {method.name} layers in {entry.id}"
+
+    def _unavailable(self, method: Method, explicit: bool) -> str | None:
+        if self.environment is not None or not method.package:
+            return method.unavailable(self.environment)
+        unsure = f"whether {method.package} is installed beside vLLM is not known"
+        if explicit:
+            self.warn(f"{method.name}: {unsure}")
+            return None
+        return f"{unsure}; name it with --methods to try"
+
+    def _refuse(
+        self, method: Method, reason: str, explicit: bool, drafter: DrafterEntry | None
+    ) -> None:
+        lacks = drafter is None and reason.startswith("no drafter")
+        if explicit:
+            message = f"{method.name} cannot be used with {self.model.model}: {reason}"
+            hint = f"name one with --drafter {method.name}=ID_OR_PATH" if lacks else None
+            raise ConfigurationError(message, hint)
+        advice = "; name one with --drafter METHOD=ID_OR_PATH" if lacks else ""
+        self.skipped.append(Skipped(method=method.name, reason=reason + advice))
+
+    def _warn_about(
+        self, method: Method, drafter: DrafterEntry | None, facts: ModelFacts | None
+    ) -> None:
+        if drafter is None or facts is None:
+            return
+        self.used.append(facts)
+        if drafter.checked == "unverified":
+            self.warn(f"{method.name}: that {drafter.id} fits {self.model.model} is unverified")
+        if method.name in BLOCKS and not (facts.block_size or facts.speculative_tokens):
+            self.warn(f"{drafter.id}: block size unknown; acceptance falls for N above it")
+        short, long = facts.max_position_embeddings, self.facts.max_position_embeddings
+        if short and long and short < long:
+            self.warn(f"{drafter.id} was trained to {short} positions, {self.model.name} to {long}")
+
+
+def own_drafter(method: Method, value: str) -> DrafterEntry:
+    """The drafter a user names: an existing folder (made absolute) or a Hub id."""
+    if not method.takes_drafter:
+        raise ConfigurationError(f"{method.name} takes no drafter (--drafter {method.name}=...)")
+    if folder := existing_path(value):
+        return DrafterEntry(id=local_checkpoint(folder), checked="source")
+    if is_hub_id(value):
+        return DrafterEntry(id=value, checked="source")  # the user vouches for it
+    raise ConfigurationError(
+        f"drafter {value!r} is neither a folder nor a Hub id", hint="write org/name or a path"
+    )
+
+
+def _drafter_facts(drafter: DrafterEntry) -> ModelFacts:
+    facts = read_facts(drafter.id)
+    if facts.known:
+        return facts
+    catalogued = {
+        "block_size": drafter.block_size,
+        "sample_from_anchor": drafter.sample_from_anchor,
+    }
+    return facts.model_copy(update=catalogued)
+
+
+def parse_lengths(text: str) -> tuple[int, ...]:
+    """`1-8`, `1,3,7`, `1-4,6` -> ascending, each once. Raises ConfigurationError."""
+    found: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", part, re.ASCII)
+        if not match:
+            raise ConfigurationError(f"bad number of speculative tokens {text!r}", LENGTHS_HINT)
+        low, high = int(match[1]), int(match[2] or match[1])
+        if low > high:
+            raise ConfigurationError(f"{part.strip()!r} counts down", f"write {high}-{low}")
+        if low == 0:
+            raise ConfigurationError(
+                "0 speculative tokens is the baseline, which is always measured", LENGTHS_HINT
+            )
+        if high > MAX_LENGTH:
+            raise ConfigurationError(f"{high} speculative tokens: at most {MAX_LENGTH} are tried")
+        found.update(range(low, high + 1))
+    return tuple(sorted(found))
+
+
+def parse_methods(text: str) -> list[str]:
+    """`mtp,eagle3` -> checked names, each once, in the order given. Raises ConfigurationError."""
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise ConfigurationError(f"empty method name in {text!r}", hint="write e.g. mtp,eagle3")
+    if BASELINE in names:
+        raise ConfigurationError(f"{BASELINE!r} is the baseline, which is always measured")
+    return list(dict.fromkeys(get_method(name).name for name in names))
+
+
+def parse_drafters(values: Iterable[str]) -> dict[str, str]:
+    """`eagle3=org/x`, ... -> {method: drafter}. Raises ConfigurationError."""
+    found: dict[str, str] = {}
+    for value in values:
+        name, equals, drafter = (part.strip() for part in value.partition("="))
+        if not (name and equals and drafter):
+            raise ConfigurationError(f"bad drafter {value!r}", hint="write METHOD=ID_OR_PATH")
+        method = get_method(name)
+        if found.get(method.name, drafter) != drafter:
+            raise ConfigurationError(f"two drafters for {method.name}: one method has one drafter")
+        own_drafter(method, drafter)
+        found[method.name] = drafter
+    return found

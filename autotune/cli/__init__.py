@@ -1,0 +1,98 @@
+"""The `spectune` command. One thin module a verb; a verb's module is imported when it is used."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+import click
+
+from autotune import __version__
+from autotune.errors import EngineError, SpectuneError
+
+VERBS = {
+    "run": "Tune method and N for a model and a workload.",
+    "export": "Print a stored recommendation in a form vLLM takes.",
+    "studies": "List, show or remove stored studies.",
+    "methods": "List the drafting methods: what each needs and which N it allows.",
+    "models": "Show which methods and drafters apply to a model.",
+    "workloads": "List the workloads that have a name.",
+}
+INTERRUPTED = 130
+
+
+class VerbGroup(click.Group):
+    """Knows its verbs by name, so that --help imports none of them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = importlib.import_module(f"autotune.cli.{cmd_name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS:
+            import difflib
+
+            close = difflib.get_close_matches(args[0], VERBS, n=1)
+            meant = f" Did you mean {close[0]!r}?" if close else ""
+            ctx.fail(f"No such command {args[0]!r}.{meant}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(cls=VerbGroup)
+@click.version_option(__version__, prog_name="spectune")
+def cli() -> None:
+    """Find the best speculative decoding method and N for a model, a workload and a load."""
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Entry point: runs a verb and turns every outcome into the documented exit code."""
+    sys.exit(invoke(args))
+
+
+def invoke(args: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    for name in ("SIGTERM", "SIGHUP"):
+        signal.signal(getattr(signal, name), _interrupt)
+    try:
+        result = cli.main(args=args, prog_name="spectune", standalone_mode=False)
+    except click.exceptions.Exit as request:
+        return request.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted: what was measured is kept, the same command resumes", err=True)
+        return INTERRUPTED
+    except SpectuneError as error:
+        show_error(error)
+        return error.exit_code
+    return result if isinstance(result, int) else 0
+
+
+def show_error(error: SpectuneError) -> None:
+    """What was wrong, what to do, and an engine's own last words; on stderr."""
+    click.echo(f"error: {error.message}", err=True)
+    if isinstance(error, EngineError) and error.last_words:
+        click.echo("the engine's last words:", err=True)
+        click.echo("\n".join(f"    {line}" for line in error.last_words.splitlines()), err=True)
+    if error.hint:
+        click.echo(f"hint: {error.hint}", err=True)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    """A polite kill is an interruption: engines are stopped and the study can be resumed."""
+    raise KeyboardInterrupt

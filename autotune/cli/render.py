@@ -1,0 +1,153 @@
+"""Records as text: the answer first, then the table, warnings and the next command."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import click
+from pydantic import BaseModel
+
+from autotune.cli.methods import table
+from autotune.dryrun import Preview
+from autotune.records import CandidateResult, Interval, LoadChoice, Recommendation, Status
+
+SHOWN = (Status.CONFIRMED, Status.PROBED, Status.FAILED)
+
+
+def print_json(record: BaseModel) -> None:
+    """Exactly one JSON document on stdout."""
+    click.echo(json.dumps(record.model_dump(mode="json", by_alias=True), indent=2))
+
+
+def recommendation_text(r: Recommendation) -> str:
+    parts = [_answer(r), "", _loads(r), "", _candidates(r)]
+    if r.warnings:
+        parts += ["", *(f"warning: {warning}" for warning in r.warnings)]
+    parts += ["", _cost(r), "", *_next(r)]
+    return "\n".join(parts)
+
+
+def _answer(r: Recommendation) -> str:
+    subject = f"{r.model} on {r.workload.name}"
+    if r.decision == "do_not_speculate":
+        best = f" (best measured: {_interval(r.speedup)})" if r.speedup else ""
+        return f"{subject}: do not speculate, nothing measured is faster{best}"
+    choice = f"{r.method} with {r.num_speculative_tokens} speculative tokens"
+    if r.decision == "inconclusive":
+        return f"{subject}: inconclusive; {choice} leads with {_interval(r.speedup)}"
+    return f"{subject}: use {choice}, {_interval(r.speedup)} against no speculation"
+
+
+def _interval(interval: Interval | None) -> str:
+    if interval is None:
+        return "-"
+    return (
+        f"{interval.value:.2f}x [{interval.low:.2f}, {interval.high:.2f}] "
+        f"at {interval.confidence:.0%}"
+    )
+
+
+def _short(interval: Interval | None) -> str:
+    if interval is None:
+        return "-"
+    return f"{interval.value:.2f}x [{interval.low:.2f}, {interval.high:.2f}]"
+
+
+def _load(concurrency: int | None) -> str:
+    return "unstated" if concurrency is None else str(concurrency)
+
+
+def _loads(r: Recommendation) -> str:
+    def choice(c: LoadChoice) -> str:
+        if c.method == "none":
+            return "do not speculate"
+        return f"{c.method} N={c.num_speculative_tokens}"
+
+    rates = {b.concurrency: b.output_tokens_per_second for b in r.baseline}
+    rows = [
+        (_load(c.concurrency), choice(c), _short(c.speedup), c.status.value,
+         f"{rates[c.concurrency]:.1f}")
+        for c in r.per_concurrency
+    ]  # fmt: skip
+    return table([("CONCURRENCY", "CHOICE", "SPEED-UP", "EVIDENCE", "BASELINE TOK/S"), *rows])
+
+
+def _candidates(r: Recommendation) -> str:
+    shown = [c for c in r.candidates if c.status in SHOWN]
+    heading = ("METHOD", "N", "CONC.", "TOK/S", "SPEED-UP", "TOKENS/ROUND", "DRAFT MS",
+               "VERIFY MS", "STATUS")  # fmt: skip
+    rows = [heading, *(_row(c) for c in shown)]
+    notes = []
+    predicted = sum(c.status == Status.PREDICTED for c in r.candidates)
+    if predicted:
+        notes.append(f"{predicted} more predicted only, see --json")
+    notes += [f"skipped {c.method}: {c.reason}" for c in r.candidates if c.status == Status.SKIPPED]
+    return "\n".join([table(rows), *notes])
+
+
+def _row(c: CandidateResult) -> tuple[str, ...]:
+    return (
+        c.method,
+        str(c.num_speculative_tokens),
+        _load(c.concurrency),
+        _number(c.output_tokens_per_second, "{:.1f}"),
+        _short(c.speedup),
+        _number(c.acceptance_length, "{:.2f}"),
+        _number(c.draft_seconds_per_step, "{:.2f}", 1e3),
+        _number(c.verify_seconds_per_step, "{:.2f}", 1e3),
+        c.status.value if c.error is None else f"failed: {c.error}"[: _width()],
+    )
+
+
+def _width() -> int:
+    return max(40, shutil.get_terminal_size((160, 24)).columns - 60)
+
+
+def _number(value: float | None, form: str, scale: float = 1.0) -> str:
+    return "-" if value is None else form.format(value * scale)
+
+
+def _cost(r: Recommendation) -> str:
+    c = r.cost
+    return (
+        f"{c.engine_starts} engine starts, {c.probes} measurements, {duration(c.total_seconds)}; "
+        f"stopped because {r.stopped_because}"
+    )
+
+
+def _next(r: Recommendation) -> list[str]:
+    return [
+        "serve it:",
+        f"  {r.serve_command}",
+        f"study {r.study}: spectune studies show {r.study}",
+    ]
+
+
+def duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def dry_run_text(preview: Preview) -> str:
+    """What would be run, most promising candidate first."""
+    loads = ", ".join(_load(c) for c in preview.concurrencies)
+    rows = [
+        (c.method, str(c.num_speculative_tokens), f"{c.expected_speedup:.2f}x")
+        for c in preview.candidates
+    ]
+    lines = [
+        f"{preview.model} on {preview.workload}, concurrency {loads}",
+        f"about {preview.engine_starts} engine starts"
+        + (f", {duration(preview.estimated_seconds)}" if preview.estimated_seconds else ""),
+        "",
+        table([("METHOD", "N", "EXPECTED"), *rows]),
+        *(f"skipped {s.method}: {s.reason}" for s in preview.skipped),
+        "",
+        "engine commands (the confirmation then starts the winner with a static N):",
+        *(f"  {command}" for command in preview.commands),
+    ]
+    return "\n".join([*lines, *(f"warning: {warning}" for warning in preview.warnings)])

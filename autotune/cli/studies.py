@@ -1,0 +1,179 @@
+"""`spectune studies`: what is in the study database."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from autotune.errors import StorageError
+
+if TYPE_CHECKING:
+    from autotune.store import StoredStudy, StudyInfo
+
+storage_option = click.option(
+    "--storage",
+    metavar="URL",
+    envvar="SPECTUNE_STORAGE",
+    show_envvar=True,
+    help="Study database: sqlite:///FILE or postgresql+psycopg://..."
+    " [default: sqlite:///studies/spectune.db]",
+)
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print exactly one JSON document."
+)
+
+
+@click.group("studies")
+def command() -> None:
+    """List, show and remove stored studies."""
+
+
+@command.command("list")
+@storage_option
+@json_option
+def list_command(storage: str | None, as_json: bool) -> None:
+    """List all studies, oldest first."""
+    from autotune.store import list_studies, resolve_storage, shown
+
+    studies = list_studies(storage)
+    if as_json:
+        click.echo(_json([info.model_dump(mode="json") for info in studies]))
+    elif studies:
+        header = ("ID", "STATE", "CREATED", "ENGINE", "MODEL", "WORKLOAD", "WINDOWS", "RESULT")
+        click.echo(_table([header, *map(_line, studies)]))
+    else:
+        click.echo(f"no studies in {shown(resolve_storage(storage, create=False))}", err=True)
+
+
+@command.command("show")
+@click.argument("study_id", metavar="[ID]", required=False)
+@storage_option
+@json_option
+@click.option("--recording", is_flag=True, help="Give the measurements as a recording instead.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the JSON document to this file.",
+)
+def show_command(
+    study_id: str | None, storage: str | None, as_json: bool, recording: bool, output: Path | None
+) -> None:
+    """Show one study; ID may be shortened, and defaults to the newest.
+
+    With --json: its recommendation. With --recording: a document for `--engine replay`.
+    """
+    from autotune.store import as_recording, load_study
+
+    study = load_study(storage, study_id)
+    if recording:
+        document = as_recording(study.plan, study.windows)
+    elif as_json or output:
+        document = _recommendation(study)
+    else:
+        click.echo(_summary(study))
+        return
+    if output is None:
+        click.echo(_json(document))
+    else:
+        _write(output, _json(document) + "\n")
+        click.echo(f"wrote {output}", err=True)
+
+
+@command.command("path")
+@storage_option
+@json_option
+def path_command(storage: str | None, as_json: bool) -> None:
+    """Print where studies are kept."""
+    from autotune.store import resolve_storage, shown
+
+    place = shown(resolve_storage(storage, create=False))
+    click.echo(_json({"path": place}) if as_json else place)
+
+
+@command.command("rm")
+@click.argument("study_id", metavar="ID")
+@storage_option
+@json_option
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+def rm_command(study_id: str, storage: str | None, as_json: bool, yes: bool) -> None:
+    """Remove one study and everything measured in it."""
+    from autotune.store import load_study, remove_study
+
+    if not yes:
+        info = load_study(storage, study_id).info
+        question = f"Remove study {info.id} ({info.model}, {info.windows} windows)?"
+        click.confirm(question, abort=True, err=True)
+    removed = remove_study(storage, study_id)
+    if as_json:
+        click.echo(_json({"removed": removed.model_dump(mode="json")}))
+    else:
+        click.echo(f"removed {removed.id}")
+
+
+def _recommendation(study: StoredStudy) -> dict[str, Any]:
+    if study.recommendation is None:
+        raise StorageError(
+            f"study {study.info.id} has no recommendation: it is {study.info.state}",
+            hint="the same `spectune run` command continues it; --recording gives what is there",
+        )
+    return study.recommendation.model_dump(mode="json", by_alias=True)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _json(document: Any) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _line(info: StudyInfo) -> tuple[str, ...]:
+    created = info.created[:16].replace("T", " ")
+    names = (info.engine, info.model, info.workload)
+    return (info.id, info.state, created, *names, str(info.windows), _result(info))
+
+
+def _result(info: StudyInfo) -> str:
+    if info.decision != "speculate":
+        return (info.decision or "").replace("_", " ")
+    speedup = "" if info.speedup is None else f" {info.speedup:.2f}x"
+    return f"{info.method} N={info.num_speculative_tokens}{speedup}"
+
+
+def _table(rows: list[tuple[str, ...]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = (
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _summary(study: StoredStudy) -> str:
+    info = study.info
+    starts, failures = len(study.engine_starts), study.failures
+    lines = [
+        f"{_result(info) or 'no recommendation'} ({info.state})",
+        f"study      {info.id}, created {info.created}",
+        f"model      {info.model}",
+        f"workload   {info.workload}, {len(study.plan.workload.prompts)} prompts",
+        f"engine     {info.engine}",
+        f"measured   {info.windows} windows, {starts} engine starts, {info.total_seconds:.0f} s",
+    ]
+    for failure in failures:
+        n = failure.num_speculative_tokens
+        candidate = failure.method if n is None else f"{failure.method} N={n}"
+        lines.append(f"failed     {candidate}: {failure.error}")
+    if study.recommendation is not None:
+        lines += [f"warning    {warning}" for warning in study.recommendation.warnings]
+        lines.append(f"next       {study.recommendation.serve_command}")
+    else:
+        lines.append("next       run the same `spectune run` command again to continue it")
+    return "\n".join(lines)

@@ -1,0 +1,77 @@
+"""The few calls spectune makes to a running vLLM server besides completions. Loopback, blocking."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+from autotune.engines.exposition import Snapshot, parse_metrics
+from autotune.errors import EngineDiedError
+
+QUIET_SECONDS = 30.0
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy
+
+
+class Server:
+    """Client of one server at `base_url`."""
+
+    def __init__(self, base_url: str, timeout_seconds: float) -> None:
+        self.base_url = base_url
+        self.timeout_seconds = timeout_seconds
+
+    def healthy(self) -> bool:
+        """Whether /health answers 200 now."""
+        try:
+            with _DIRECT.open(f"{self.base_url}/health", timeout=5.0) as response:
+                return bool(response.status == 200)
+        except (urllib.error.URLError, TimeoutError, ConnectionError):
+            return False
+
+    def model_name(self) -> str:
+        """The name under which the model is served."""
+        return str(self._json("/v1/models")["data"][0]["id"])
+
+    def has_chat_template(self, model: str) -> bool:
+        """Ask for one token through the chat endpoint; a refusal that names the template is no."""
+        body = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+        try:
+            self._json("/v1/chat/completions", body)
+        except urllib.error.HTTPError as error:
+            reason = error.read().decode(errors="replace")
+            if error.code == 400 and "template" in reason:
+                return False
+            raise EngineDiedError(f"a first chat request failed: {reason[:300]}") from error
+        return True
+
+    def quiet_snapshot(self) -> Snapshot:
+        """Metrics once no request is in flight: counters move until the last step is done."""
+        deadline = time.monotonic() + QUIET_SECONDS
+        while True:
+            snapshot = parse_metrics(self._text("/metrics"))
+            if not snapshot.requests_in_flight or time.monotonic() > deadline:
+                return snapshot
+            time.sleep(0.05)
+
+    def rpc(self, method: str) -> list[dict[str, Any]]:
+        """Call a method of our worker extension; one answer per worker."""
+        results: list[dict[str, Any]] = self._json("/collective_rpc", {"method": method})["results"]
+        return results
+
+    def _json(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        return json.loads(self._text(path, body))
+
+    def _text(self, path: str, body: dict[str, Any] | None = None) -> str:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            self.base_url + path, data, {"Content-Type": "application/json"}
+        )
+        try:
+            with _DIRECT.open(request, timeout=self.timeout_seconds) as response:
+                return str(response.read().decode())
+        except urllib.error.HTTPError:
+            raise
+        except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+            raise EngineDiedError(f"vLLM does not answer on {path}: {error}") from error

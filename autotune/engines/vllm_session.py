@@ -1,0 +1,155 @@
+"""One running vLLM server: switch N, send a block, read what the engine says about it."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import shutil
+from pathlib import Path
+from typing import Any
+
+from autotune.engines import Capabilities
+from autotune.engines.client import BlockRun, Endpoint, run_block
+from autotune.engines.metrics import MetricsDelta, check_window, difference
+from autotune.engines.process import ManagedProcess, describe_exit
+from autotune.engines.quality import failure_summary, quality_flags
+from autotune.engines.server import Server
+from autotune.engines.steps import summarize_steps
+from autotune.errors import EngineDiedError, LiveSwitchError, UnusableMeasurementError
+from autotune.records import BASELINE, Arm, Block, BlockRole, StepTimes, Window
+from autotune.vllm_plugin.control import ControlFile
+
+logger = logging.getLogger(__name__)
+
+MODEL_FREE = ("ngram", "suffix")  # drafters that may honestly find nothing
+
+
+class VllmSession:
+    """See `autotune.engines.Session`."""
+
+    def __init__(
+        self,
+        process: ManagedProcess,
+        server: Server,
+        arm: Arm,
+        control: ControlFile | None,
+        run_dir: Path,
+    ) -> None:
+        self.capabilities = Capabilities(
+            live_n=arm.live, step_timing=arm.instrumented, counters=True, outputs=True, warmup=True
+        )
+        self.start_seconds = 0.0
+        self._process, self._server, self._arm = process, server, arm
+        self._control, self._run_dir = control, run_dir
+        self._n = arm.num_speculative_tokens
+        self._model = ""
+        self._endpoint: Endpoint = "chat"
+
+    def prepare(self) -> None:
+        """After readiness: the served name, the endpoint, step timing."""
+        self._model = self._server.model_name()
+        if not self._server.has_chat_template(self._model):
+            self._endpoint = "completions"
+            logger.warning("the model has no chat template: prompts go in as plain text")
+
+    def set_num_speculative_tokens(self, n: int) -> None:
+        if self._control is None:
+            raise LiveSwitchError("this engine was started with a static N")
+        if not 0 <= n <= self._arm.num_speculative_tokens:
+            raise LiveSwitchError(
+                f"N={n} is outside 0..{self._arm.num_speculative_tokens}, the range of this start"
+            )
+        self._control.set(n)
+        self._n = n
+
+    def run(self, block: Block) -> Window:
+        # Held-out blocks are measured as the user will run the engine: without step timing.
+        timed = self._arm.instrumented and block.role != BlockRole.CONFIRM
+        if self._arm.instrumented:
+            self._server.rpc("spectune_start" if timed else "spectune_stop")
+        before = self._server.quiet_snapshot()
+        run = run_block(
+            self._server.base_url,
+            self._model,
+            block,
+            cache_salt=secrets.token_hex(8),  # nothing is reused from an earlier window
+            timeout_seconds=self._server.timeout_seconds,
+            endpoint=self._endpoint,
+        )
+        self._check_alive(run)
+        delta = difference(before, self._server.quiet_snapshot())
+        flags = check_window(
+            delta,
+            n=self._n,
+            output_tokens_by_usage=run.output_tokens,
+            num_requests=len(run.requests),
+            weak_drafts_ok=self._arm.method in MODEL_FREE,
+        )
+        steps = self._steps(run) if timed else None
+        return self._window(block, run, delta, (*flags, *quality_flags(run.requests)), steps)
+
+    def _check_alive(self, run: BlockRun) -> None:
+        """A request that failed voids the window; a dead or hanging engine is said to be so."""
+        failures = failure_summary(run.requests)
+        if failures is None:
+            return
+        code = self._process.poll()
+        if code is not None:
+            raise EngineDiedError(
+                f"vLLM died: {describe_exit(code)}", last_words=self._process.last_words()
+            )
+        if run.output_tokens == 0:
+            raise EngineDiedError(
+                f"vLLM answers nothing: {failures}", last_words=self._process.last_words()
+            )
+        raise UnusableMeasurementError(failures, last_words=self._process.last_words())
+
+    def _steps(self, run: BlockRun) -> StepTimes | None:
+        rows = self._server.rpc("spectune_drain")[0]["steps"]  # ranks step together: one is enough
+        return summarize_steps(
+            rows,
+            output_tokens=run.output_tokens,
+            num_requests=len(run.requests),
+            drafting=self._arm.method != BASELINE,
+        )
+
+    def _window(
+        self,
+        block: Block,
+        run: BlockRun,
+        delta: MetricsDelta,
+        flags: tuple[str, ...],
+        steps: StepTimes | None,
+    ) -> Window:
+        if not run.output_tokens_per_second:
+            raise UnusableMeasurementError("the answers hold no tokens")
+        speculating = delta.counters if self._arm.method != BASELINE else None
+        keep_text = block.role == BlockRole.GREEDY  # elsewhere the text was judged and is dropped
+        blank: dict[str, Any] = {} if keep_text else {"text": None}
+        return Window(
+            method=self._arm.method,
+            num_speculative_tokens=self._n,
+            live=self._arm.live,
+            block=block.key,
+            concurrency=block.concurrency,
+            started_at=run.started_at,
+            duration_seconds=run.duration_seconds,
+            output_tokens=run.output_tokens,
+            output_tokens_per_second=run.output_tokens_per_second,
+            acceptance_length=speculating.acceptance_length if speculating else None,
+            per_position_acceptance_rates=speculating.per_position_rates if speculating else None,
+            counters=speculating,
+            steps=steps,
+            ttft=run.ttft,
+            tpot=run.tpot,
+            itl=run.itl,
+            end_to_end=run.end_to_end,
+            requests=tuple(result.model_copy(update=blank) for result in run.requests),
+            flags=flags,
+        )
+
+    def close(self) -> None:
+        self._process.stop()
+        if self._control is not None:
+            self._control.close()
+        shutil.rmtree(self._run_dir, ignore_errors=True)

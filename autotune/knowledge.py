@@ -1,0 +1,223 @@
+"""What the windows measured so far say: every candidate pooled, and every candidate predicted."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from autotune import stats
+from autotune.acceptance import log_tokens_per_step, window_rates
+from autotune.records import (
+    BASELINE,
+    BlockRole,
+    Measurement,
+    Plan,
+    Prediction,
+    SpecCounters,
+    Window,
+)
+from autotune.steptime import CostPoint, log_cost
+
+Key = tuple[str, int]  # (method, N)
+Load = int | None
+
+SEARCH_ROLES = (BlockRole.SEARCH, BlockRole.REFERENCE)
+
+
+class Knowledge:
+    """All windows of a study, pooled by candidate and load."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.spaces = {space.method: space for space in plan.spaces}
+        self.failed: dict[tuple[str, int | None], str] = {}
+        # by candidate and load, then by block: a window that is added again changes nothing
+        self._windows: dict[tuple[str, int, Load], dict[str, Window]] = defaultdict(dict)
+        self._cache: dict[tuple[str, int, Load], Prediction] = {}
+
+    def add(self, window: Window) -> None:
+        """Take in one SEARCH or REFERENCE window; others are not for the search."""
+        role = window.block.split(":")[0]
+        if role in SEARCH_ROLES:
+            key = (window.method, window.num_speculative_tokens, window.concurrency)
+            self._windows[key][window.block] = window
+            self._cache.clear()
+
+    def fail(self, method: str, n: int | None, error: str) -> None:
+        self.failed[method, n] = error
+
+    def alive(self, method: str, n: int) -> bool:
+        return (method, None) not in self.failed and (method, n) not in self.failed
+
+    def candidates(self) -> Iterator[Key]:
+        """Everything that may still be chosen, in the plan's order."""
+        for space in self.plan.spaces:
+            for n in space.lengths:
+                if self.alive(space.method, n):
+                    yield space.method, n
+
+    def windows(self, method: str, n: int, load: Load) -> list[Window]:
+        return list(self._windows.get((method, n, load), {}).values())
+
+    def blocks_done(self, method: str, n: int) -> int:
+        """Search blocks measured at every load."""
+        return min(len(self.windows(method, n, load)) for load in self.plan.concurrencies)
+
+    def measured(self, method: str, n: int) -> bool:
+        """Whether the candidate has an answer at every load."""
+        return all(self.windows(method, n, load) for load in self.plan.concurrencies)
+
+    def log_ratios(self, method: str, n: int, load: Load) -> list[float]:
+        """ln(throughput / baseline) of every window, paired with the same block's baseline.
+
+        A reference window repeats search block 0 and is paired with it.
+        """
+        base: dict[str, list[float]] = defaultdict(list)
+        for window in self.windows(BASELINE, 0, load):
+            base[_prompts(window)].append(math.log(window.output_tokens_per_second))
+        if not base:
+            return []
+        anywhere = stats.mean([stats.mean(values) for values in base.values()])
+        return [
+            math.log(window.output_tokens_per_second)
+            - (stats.mean(base[_prompts(window)]) if _prompts(window) in base else anywhere)
+            for window in self.windows(method, n, load)
+        ]
+
+    @property
+    def noise(self) -> float:
+        """Relative sd of one window: repeats of the same candidate, load and prompts, pooled."""
+        groups: dict[tuple[str, int, Load, str], list[float]] = defaultdict(list)
+        for (method, n, load), windows in self._windows.items():
+            for window in windows.values():
+                logged = math.log(window.output_tokens_per_second)
+                groups[method, n, load, _prompts(window)].append(logged)
+        paired = [
+            self.log_ratios(method, n, load)
+            for method, n, load in self._windows
+            if method != BASELINE
+        ]
+        return stats.pooled_noise([*groups.values(), *paired])
+
+    def measurement(self, method: str, n: int, load: Load) -> Measurement | None:
+        """Pooled figures of one candidate at one load; None when it was not measured."""
+        windows, ratios = self.windows(method, n, load), self.log_ratios(method, n, load)
+        if not windows or not ratios:
+            return None
+        return Measurement(
+            method=method,
+            num_speculative_tokens=n,
+            concurrency=load,
+            live=windows[-1].live,
+            windows=len(windows),
+            output_tokens_per_second=math.exp(
+                stats.mean([math.log(w.output_tokens_per_second) for w in windows])
+            ),
+            log_speedup=stats.mean(ratios),
+            log_speedup_se=stats.standard_error(ratios),
+            **acceptance_figures(windows),
+            **step_figures(windows),
+        )
+
+    def predict(self, method: str, n: int, load: Load) -> Prediction:
+        """The cost model's ln(speedup) for any candidate at any load."""
+        key = (method, n, load)
+        if key not in self._cache:
+            tau, tau_sd = log_tokens_per_step(self._rates(method), n)
+            cost, cost_sd = log_cost(self._cost_points(method), n, load)
+            self._cache[key] = Prediction(
+                method=method,
+                num_speculative_tokens=n,
+                concurrency=load,
+                log_speedup=tau - cost,
+                log_speedup_sd=math.hypot(tau_sd, cost_sd),
+            )
+        return self._cache[key]
+
+    def score(self, method: str, n: int) -> tuple[float, float]:
+        """Mean and sd of ln(speedup) averaged over the plan's loads."""
+        each = [self.predict(method, n, load) for load in self.plan.concurrencies]
+        centre = stats.mean([p.log_speedup for p in each])
+        # errors of one candidate at several loads go together, so the sds are averaged
+        return centre, stats.mean([p.log_speedup_sd for p in each])
+
+    def _rates(self, method: str) -> dict[int, Sequence[float]]:
+        """Mean step rates at each measured N, pooled over windows and loads."""
+        gathered: dict[int, list[tuple[float, ...]]] = defaultdict(list)
+        for (name, n, _), windows in self._windows.items():
+            if name == method:
+                gathered[n].extend(r for r in map(window_rates, windows.values()) if r is not None)
+        return {
+            n: [stats.mean(position) for position in zip(*rows, strict=False)]
+            for n, rows in gathered.items()
+            if rows
+        }
+
+    def _cost_points(self, method: str) -> list[CostPoint]:
+        noise, rates = self.noise, self._rates(method)
+        points = []
+        for (name, n, load), windows in self._windows.items():
+            ratios = self.log_ratios(name, n, load) if name == method else []
+            if ratios:
+                tau, _ = log_tokens_per_step(rates, n)
+                sd = noise / math.sqrt(len(windows))
+                cost = math.exp(tau - stats.mean(ratios))
+                points.append(CostPoint(n=n, concurrency=load, cost=cost, relative_sd=sd))
+        return points
+
+
+def acceptance_figures(windows: Sequence[Window]) -> dict[str, Any]:
+    """Acceptance length and rates per position: pooled counters where there are any."""
+    counted = [w.counters for w in windows if w.counters is not None]
+    if counted:
+        counters = pool_counters(counted)
+        return {
+            "counters": counters,
+            "acceptance_length": counters.acceptance_length,
+            "per_position_acceptance_rates": counters.per_position_rates,
+        }
+    lengths = [w.acceptance_length for w in windows if w.acceptance_length is not None]
+    return {
+        "acceptance_length": stats.mean(lengths) if lengths else None,
+        "per_position_acceptance_rates": windows[-1].per_position_acceptance_rates,
+    }
+
+
+def pool_counters(counters: Sequence[SpecCounters]) -> SpecCounters:
+    """Sum first, divide after."""
+    width = max(len(c.accepted_per_pos) for c in counters)
+    return SpecCounters(
+        num_drafts=sum(c.num_drafts for c in counters),
+        num_draft_tokens=sum(c.num_draft_tokens for c in counters),
+        num_accepted_tokens=sum(c.num_accepted_tokens for c in counters),
+        accepted_per_pos=tuple(
+            sum(c.accepted_per_pos[i] for c in counters if i < len(c.accepted_per_pos))
+            for i in range(width)
+        ),
+    )
+
+
+def step_figures(windows: Sequence[Window]) -> dict[str, float | None]:
+    """Draft and verify seconds per step, each window weighted by its steps."""
+    timed = [w.steps for w in windows if w.steps is not None and w.steps.num_steps]
+    steps = sum(t.num_steps for t in timed)
+    if not steps:
+        return {}
+    drafts = [(t.draft_seconds_per_step, t.num_steps) for t in timed]
+    drafted = [(d, k) for d, k in drafts if d is not None]
+    return {
+        "draft_seconds_per_step": (
+            math.fsum(d * k for d, k in drafted) / sum(k for _, k in drafted) if drafted else None
+        ),
+        "verify_seconds_per_step": math.fsum(t.verify_seconds_per_step * t.num_steps for t in timed)
+        / steps,
+        "step_seconds": math.fsum(t.step_seconds * t.num_steps for t in timed) / steps,
+    }
+
+
+def _prompts(window: Window) -> str:
+    """Which prompts a window used: reference blocks repeat search block 0."""
+    role, index, _ = window.block.split(":")
+    return "0" if role == BlockRole.REFERENCE else index

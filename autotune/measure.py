@@ -1,0 +1,174 @@
+"""The laboratory: starts engines one at a time, measures blocks, and remembers all of it.
+
+A window that the study already holds is recalled instead of measured, and an engine is started
+only when a window is missing. That is all there is to resuming: the tuner runs the same path.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from autotune.engines import Engine, Progress, Session
+from autotune.errors import EngineError, EngineStartError
+from autotune.records import (
+    BASELINE,
+    Arm,
+    Block,
+    BlockRole,
+    Cost,
+    MethodSpace,
+    Plan,
+    Window,
+)
+from autotune.workload import make_block
+
+if TYPE_CHECKING:
+    from autotune.store import Study
+
+logger = logging.getLogger(__name__)
+
+SETTLED = 0.05  # warm-up ends when throughput rises by less than this from block to block
+MAX_WARMUPS = 3
+
+
+class Lab:
+    """Measures windows for one plan; at most one engine runs at a time."""
+
+    def __init__(self, plan: Plan, engine: Engine, study: Study, progress: Progress) -> None:
+        self.plan = plan
+        self.engine = engine
+        self.study = study
+        self.progress = progress
+        self.static_methods: set[str] = set()  # live N did not work there
+        self.start_seconds = engine.estimated_start_seconds()
+        self.search_starts = 0  # engines started for the search by this process
+        self._arm: Arm | None = None
+        self._session: Session | None = None
+        self._clock: Callable[[], float] = time.monotonic
+        self._accounted = self._clock()
+
+    # -------------------------------------------------------------------------- arms
+
+    def baseline_arm(self, generation: int = 0) -> Arm:
+        return Arm(method=BASELINE, instrumented=True, generation=generation)
+
+    def probe_arm(self, space: MethodSpace, n: int) -> Arm:
+        """The start that answers for N: one live start for all N where that works."""
+        live = self.is_live(space)
+        return space.arm(max(space.lengths) if live else n, live=live)
+
+    def confirm_arm(self, space: MethodSpace, n: int) -> Arm:
+        """A fresh static start, as the user will run it, whatever ran before."""
+        return space.arm(n, live=False, generation=1)
+
+    def is_live(self, space: MethodSpace) -> bool:
+        return self.plan.is_live(space) and space.method not in self.static_methods
+
+    @property
+    def open_method(self) -> str | None:
+        """The method whose live engine is running: its other N cost no start."""
+        return self._arm.method if self._arm is not None and self._arm.live else None
+
+    # ------------------------------------------------------------------------ windows
+
+    def block(self, role: BlockRole, index: int, concurrency: int | None) -> Block:
+        size = self.plan.settings.prompts_per_block
+        if role == BlockRole.GREEDY:
+            size = self.plan.settings.greedy_prompts
+            block = make_block(self.plan.workload, role, index, 1, size)
+            return block.model_copy(update={"prompts": block.prompts[:size]})
+        return make_block(self.plan.workload, role, index, concurrency, size)
+
+    def window(self, arm: Arm, n: int, role: BlockRole, index: int, load: int | None) -> Window:
+        """One block on one arm at N: recalled if the study has it, measured otherwise.
+
+        Raises EngineError (its kind says what went wrong); nothing is stored then.
+        """
+        block = self.block(role, index, load)
+        known = self.study.recall(arm, n, block)
+        if known is not None:
+            return known
+        session = self._session_for(arm)
+        if arm.live:
+            session.set_num_speculative_tokens(n)
+        try:
+            window = session.run(block)
+        except EngineError:
+            self.close()  # an engine that misbehaved is not asked again
+            raise
+        self.study.save(arm, block, 0, window)
+        self._account()
+        return window
+
+    def _session_for(self, arm: Arm) -> Session:
+        if self._session is not None and arm == self._arm:
+            return self._session
+        self.close()
+        began = self._clock()
+        try:
+            session = self.engine.open(self.plan.target, arm, self.progress)
+        except EngineStartError as error:
+            self.study.engine_started(arm, self._clock() - began, error.message)
+            raise
+        self._session, self._arm = session, arm
+        self.start_seconds = session.start_seconds or self.start_seconds
+        self.search_starts += arm.method != BASELINE
+        self.study.engine_started(arm, session.start_seconds)
+        if session.capabilities.warmup:
+            self._warm_up(session, arm)
+        return session
+
+    def _warm_up(self, session: Session, arm: Arm) -> None:
+        """Run blocks and throw them away until throughput no longer rises."""
+        load = max(self.plan.concurrencies, key=lambda c: c or 1)
+        previous = 0.0
+        for index in range(MAX_WARMUPS):
+            self.progress(f"{arm.method}: warming up")
+            if arm.live:
+                session.set_num_speculative_tokens(arm.num_speculative_tokens)
+            rate = session.run(self.block(BlockRole.WARMUP, index, load)).output_tokens_per_second
+            if index and rate < previous * (1 + SETTLED):
+                return
+            previous = max(previous, rate)
+
+    def fall_back_to_static(self, space: MethodSpace, error: EngineError) -> None:
+        """From now on one start per N for this method."""
+        logger.warning("%s: live N is off, one start per N: %s", space.method, error.message)
+        self.progress(f"{space.method}: live N does not work here, starting once per N")
+        self.static_methods.add(space.method)
+        self.close()
+
+    def say_measuring(self, method: str, n: int, load: int | None) -> None:
+        at = "" if load is None else f" at concurrency {load}"
+        self.progress(
+            f"measuring {'no speculation' if method == BASELINE else f'{method} N={n}'}{at}"
+        )
+
+    # --------------------------------------------------------------------------- cost
+
+    def close(self) -> None:
+        session, self._session, self._arm = self._session, None, None
+        if session is not None:
+            session.close()
+
+    def elapsed_seconds(self) -> float:
+        """Wall time of this study, earlier interrupted runs included."""
+        self._account()
+        return self.study.total_seconds()
+
+    def _account(self) -> None:
+        now = self._clock()
+        self.study.add_seconds(now - self._accounted)
+        self._accounted = now
+
+    def cost(self) -> Cost:
+        windows = [stored.window for stored in self.study.windows()]
+        return Cost(
+            engine_starts=len(self.study.engine_starts()),
+            probes=len(windows),
+            probe_seconds=sum(w.duration_seconds or 0.0 for w in windows),
+            total_seconds=self.elapsed_seconds(),
+        )

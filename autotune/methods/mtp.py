@@ -1,0 +1,34 @@
+"""MTP: the model's own multi-token-prediction modules draft."""
+
+from __future__ import annotations
+
+from autotune.methods import Method
+from autotune.methods._rules import SEQUENTIAL, multiple_of_n_predict
+from autotune.model_facts import MTP_KEYS, ModelFacts
+
+
+def check(model: ModelFacts, drafter: ModelFacts | None) -> str | None:
+    if drafter is not None:
+        return None  # a separate MTP checkpoint
+    model_type = model.model_type or ""
+    if model_type == "deepseek_v41":
+        return "DeepSeek V4.1 has no MTP modules; its checkpoints carry DSpark stages"
+    if model.known and not model.n_predict:
+        other = (
+            "; its assistant is the method gemma4_mtp" if model_type.startswith("gemma4") else ""
+        )
+        return f"config.json names no multi-token-prediction layers ({', '.join(MTP_KEYS)}){other}"
+    return None
+
+
+METHOD = Method(
+    name="mtp",
+    vllm_method="mtp",
+    summary="the model's own multi-token-prediction modules",
+    needs="a model with MTP modules (Qwen3.5, Qwen3.6, DeepSeek, GLM, MiMo, ...)",
+    allows="up to n_predict, above it its multiples",
+    default_lengths=SEQUENTIAL,
+    needs_drafter=False,
+    check=check,
+    length_rule=multiple_of_n_predict,
+)

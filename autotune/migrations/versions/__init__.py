@@ -1,0 +1,1 @@
+"""One file a schema revision; never change one that was released."""

@@ -1,0 +1,200 @@
+"""From what the user asked for to a Plan: resolve model, workload, environment, candidates."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from autotune.candidates import build_spaces, parse_drafters, parse_lengths, parse_methods
+from autotune.catalog import resolve_model
+from autotune.engines import Engine, Offer
+from autotune.environment import probe_engine, probe_environment
+from autotune.errors import ConfigurationError
+from autotune.records import (
+    Message,
+    MethodSpace,
+    Plan,
+    Prompt,
+    Record,
+    Settings,
+    Skipped,
+    Target,
+    Workload,
+)
+from autotune.workload import load_workload, workload_warnings
+
+Effort = Literal["fast", "default", "rigorous"]
+
+DEFAULT_CONCURRENCY = (8,)
+EFFORT = {
+    "fast": {"search_blocks": 1, "confirm_blocks": 2},
+    "default": {"search_blocks": 2, "confirm_blocks": 4},
+    "rigorous": {"search_blocks": 4, "confirm_blocks": 8},
+}
+UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+
+class Request(Record):
+    """What the user asked for, in the words of the command line; None: not said."""
+
+    model: str | None = None
+    workload: str | None = None
+    engine_args: tuple[str, ...] = ()
+    methods: str | None = None
+    drafters: tuple[str, ...] = ()
+    num_speculative_tokens: str | None = None
+    max_concurrency: str | None = None
+    num_prompts: int | None = None
+    prompts_per_block: int | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    seed: int = 0
+    budget: str | None = None
+    effort: Effort = "default"
+    live_n: bool = True
+    vllm_python: str | None = None
+    catalog: str | None = None
+
+
+def make_plan(request: Request, engine: Engine) -> Plan:
+    """Raises ConfigurationError for everything that the user can mend."""
+    offer = engine.offer()
+    return _closed_plan(request, engine, offer) if offer else _open_plan(request, engine)
+
+
+def _open_plan(request: Request, engine: Engine) -> Plan:
+    """A real engine: model and workload are the user's, candidates come from the catalogue."""
+    if request.model is None:
+        raise ConfigurationError("no model was given", hint="--model NAME_OR_PATH")
+    if request.workload is None:
+        raise ConfigurationError("no workload was given", hint="--workload math, or a JSONL file")
+    model = resolve_model(request.model, request.catalog)
+    workload = load_workload(
+        request.workload,
+        num_prompts=request.num_prompts,
+        temperature=request.temperature,
+        max_tokens=request.max_tokens,
+        seed=request.seed,
+    )
+    info = probe_engine(request.vllm_python)
+    spaces, skipped, warnings = build_spaces(
+        model,
+        methods=parse_methods(request.methods) if request.methods else None,
+        drafters=parse_drafters(request.drafters),
+        lengths=_lengths(request),
+        environment=info,
+    )
+    return Plan(
+        engine=engine.name,
+        target=Target(model=model.model, engine_args=request.engine_args),
+        workload=workload,
+        spaces=_need_some(spaces, skipped),
+        skipped=skipped,
+        concurrencies=parse_concurrency(request.max_concurrency) or DEFAULT_CONCURRENCY,
+        settings=make_settings(request, repeats=True, outputs=True),
+        environment=probe_environment(engine=info),
+        engine_options=engine.identity(),
+        warnings=(*warnings, *workload_warnings(workload)),
+    )
+
+
+def _closed_plan(request: Request, engine: Engine, offer: Offer) -> Plan:
+    """A recording or a simulation: it decides what there is; the user may narrow it."""
+    wanted = parse_concurrency(request.max_concurrency)
+    missing = sorted(set(wanted) - set(offer.concurrencies), key=str)
+    if missing:
+        known = ", ".join("unstated" if c is None else str(c) for c in offer.concurrencies)
+        raise ConfigurationError(
+            f"no measurement at concurrency {', '.join(map(str, missing))}", hint=f"there: {known}"
+        )
+    # The prompts of the recorded run are not known: two stand for them and nothing is sent.
+    stand_in = tuple(
+        Prompt(id=f"recorded-{i}", messages=(Message(role="user", content="recorded"),))
+        for i in range(2)
+    )
+    return Plan(
+        engine=engine.name,
+        target=Target(model=offer.model, engine_args=request.engine_args),
+        workload=Workload(name=offer.workload, prompts=stand_in),
+        spaces=_need_some(_narrowed(request, offer.spaces), offer.skipped),
+        skipped=offer.skipped,
+        concurrencies=wanted or offer.concurrencies,
+        settings=make_settings(request, repeats=offer.repeats, outputs=False),
+        environment=offer.environment,
+        engine_options=engine.identity(),
+        sends_prompts=False,
+    )
+
+
+def _narrowed(request: Request, spaces: tuple[MethodSpace, ...]) -> tuple[MethodSpace, ...]:
+    known = [space.method for space in spaces]
+    names = [n.strip() for n in request.methods.split(",")] if request.methods else known
+    for name in names:
+        if name not in known:
+            raise ConfigurationError(
+                f"method {name!r} is not there", hint=f"there: {', '.join(known)}"
+            )
+    lengths = _lengths(request)
+    kept = []
+    for space in spaces:
+        allowed = tuple(n for n in space.lengths if lengths is None or n in lengths)
+        if space.method in names and allowed:
+            kept.append(space.model_copy(update={"lengths": allowed}))
+    return tuple(kept)
+
+
+def _need_some(
+    spaces: tuple[MethodSpace, ...], skipped: tuple[Skipped, ...]
+) -> tuple[MethodSpace, ...]:
+    if not spaces:
+        reasons = "; ".join(f"{s.method}: {s.reason}" for s in skipped)
+        raise ConfigurationError(
+            f"nothing is left to try ({reasons or 'no method and N remain'})",
+            hint="see `spectune models NAME`; name a drafter with --drafter METHOD=ID_OR_PATH",
+        )
+    return spaces
+
+
+def _lengths(request: Request) -> tuple[int, ...] | None:
+    text = request.num_speculative_tokens
+    return parse_lengths(text) if text else None
+
+
+def make_settings(request: Request, *, repeats: bool, outputs: bool) -> Settings:
+    """Presets of effort, reduced to what the engine can give."""
+    effort = EFFORT[request.effort] if repeats else {"search_blocks": 1, "confirm_blocks": 1}
+    given = (
+        {}
+        if request.prompts_per_block is None
+        else {"prompts_per_block": request.prompts_per_block}
+    )
+    return Settings(
+        **effort,
+        **given,
+        greedy_prompts=Settings().greedy_prompts if outputs else 0,
+        budget_seconds=parse_duration(request.budget) if request.budget else None,
+        live_n=request.live_n,
+        seed=request.seed,
+    )
+
+
+def parse_concurrency(text: str | None) -> tuple[int | None, ...]:
+    """ "1,8,32" -> (1, 8, 32), ascending; empty when nothing was said."""
+    if text is None:
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() and 1 <= int(part) <= 65536 for part in parts):
+        raise ConfigurationError(
+            f"--max-concurrency {text!r} is not a list of positive numbers", hint="write 1,8,32"
+        )
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def parse_duration(text: str) -> float:
+    """ "90", "90s", "30m", "2h", "1.5h" -> seconds."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text)
+    if found is None or float(found[1]) <= 0:
+        raise ConfigurationError(
+            f"--budget {text!r} is not a duration", hint="write 90s, 30m or 2h"
+        )
+    return float(found[1]) * UNITS[found[2]]

@@ -1,0 +1,168 @@
+"""What to measure next, when to stop, and the Optuna sampler that asks.
+
+Expected improvement of the final choice per second of cost, where an engine start costs far more
+than switching N on a running engine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from autotune.knowledge import Key, Knowledge, Load
+from autotune.records import MethodSpace, Record
+
+if TYPE_CHECKING:
+    import optuna
+
+COULD_WIN_Z = 1.645  # one-sided 95 %: below this chance a candidate is not worth a probe
+RACE_Z = 1.28
+
+
+class Prices(Record):
+    """Seconds. What the search pays for an engine start and for one candidate's windows."""
+
+    start_seconds: float
+    probe_seconds: float
+
+
+class Search:
+    """Decisions from knowledge. `open_method` is the method whose live engine is running."""
+
+    def __init__(self, knowledge: Knowledge, prices: Prices, starts_left: int) -> None:
+        self.knowledge = knowledge
+        self.prices = prices
+        self.starts_left = starts_left  # engine starts the search may still cause
+        self.open_method: str | None = None
+
+    def incumbent(self) -> tuple[float, dict[Load, float]]:
+        """Best ln(speedup) so far, overall and by load. Not speculating scores 0."""
+        loads = self.knowledge.plan.concurrencies
+        known = [key for key in self.knowledge.candidates() if self.knowledge.measured(*key)]
+        overall = max([0.0, *(self.knowledge.score(*key)[0] for key in known)])
+        by_load = {
+            load: max([0.0, *(self.knowledge.predict(*key, load).log_speedup for key in known)])
+            for load in loads
+        }
+        return overall, by_load
+
+    def could_win(self, method: str, n: int, z: float = COULD_WIN_Z) -> bool:
+        """Whether the candidate may beat the best, at any load, by more than the tie margin."""
+        overall, by_load = self.incumbent()
+        margin = math.log1p(self.knowledge.plan.settings.tie_margin)
+        centre, sd = self.knowledge.score(method, n)
+        if centre + z * sd > overall + margin:
+            return True
+        predictions = [self.knowledge.predict(method, n, load) for load in by_load]
+        return any(
+            p.log_speedup + z * p.log_speedup_sd > by_load[p.concurrency] + margin
+            for p in predictions
+        )
+
+    def starts_needed(self, method: str, n: int) -> int:
+        return 0 if method == self.open_method else 1
+
+    def open_candidates(self) -> list[Key]:
+        """Unmeasured candidates that could still win and may be paid for."""
+        return [
+            (method, n)
+            for method, n in self.knowledge.candidates()
+            if not self.knowledge.measured(method, n)
+            and self.starts_needed(method, n) <= self.starts_left
+            and self.could_win(method, n)
+        ]
+
+    def propose(self) -> Key | None:
+        """The candidate with the best expected improvement per second; None: stop."""
+        return max(self.open_candidates(), key=self._value_per_second, default=None)
+
+    def _value_per_second(self, key: Key) -> float:
+        overall, by_load = self.incumbent()
+        gain = expected_improvement(*self.knowledge.score(*key), overall)
+        for load, best in by_load.items():
+            p = self.knowledge.predict(*key, load)
+            gain += expected_improvement(p.log_speedup, p.log_speedup_sd, best) / len(by_load)
+        starts = self.starts_needed(*key)
+        return gain / (self.prices.probe_seconds + starts * self.prices.start_seconds)
+
+    def contenders(self) -> list[Key]:
+        """Measured candidates of the open method too close to call: worth another paired block."""
+        knowledge, blocks = self.knowledge, self.knowledge.plan.settings.search_blocks
+        close = [
+            (method, n)
+            for method, n in knowledge.candidates()
+            if method == self.open_method
+            and knowledge.measured(method, n)
+            and knowledge.blocks_done(method, n) < blocks
+            and self._close_to_best(method, n)
+        ]
+        return close if len(close) > 1 or self._rivals_elsewhere(close) else []
+
+    def _close_to_best(self, method: str, n: int) -> bool:
+        overall, _ = self.incumbent()
+        centre, sd = self.knowledge.score(method, n)
+        return centre + RACE_Z * math.sqrt(2) * sd > overall
+
+    def _rivals_elsewhere(self, close: list[Key]) -> bool:
+        """A lone contender is raced only against a measured candidate of another method or N=0."""
+        if not close:
+            return False
+        centre, sd = self.knowledge.score(*close[0])
+        others = [
+            self.knowledge.score(*key)[0]
+            for key in self.knowledge.candidates()
+            if key not in close and self.knowledge.measured(*key)
+        ]
+        return any(abs(centre - other) < 2 * sd for other in [0.0, *others])
+
+
+def expected_improvement(mean: float, sd: float, best: float) -> float:
+    """E[max(0, X - best)] for X ~ Normal(mean, sd) (Jones, Schonlau and Welch, 1998)."""
+    if sd <= 0:
+        return max(0.0, mean - best)
+    z = (mean - best) / sd
+    density = math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
+    return (mean - best) * 0.5 * math.erfc(-z / math.sqrt(2)) + sd * density
+
+
+def length_parameter(method: str) -> str:
+    """Optuna's name of N for one method: each method has its own allowed lengths."""
+    return f"{method}.num_speculative_tokens"
+
+
+def suggest(trial: optuna.Trial, spaces: Sequence[MethodSpace]) -> Key:
+    """The define-by-run search space: a method, then one of its lengths."""
+    method = str(trial.suggest_categorical("method", [space.method for space in spaces]))
+    space = next(space for space in spaces if space.method == method)
+    n = trial.suggest_categorical(length_parameter(method), list(space.lengths))
+    return method, int(n)
+
+
+def make_sampler(search: Search) -> optuna.samplers.BaseSampler:
+    """An Optuna sampler that answers with `search.propose()`."""
+    import optuna
+
+    class SpectuneSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
+        """Asks the cost model once per trial, then hands out its two parameters."""
+
+        def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
+            return {}
+
+        def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
+            return {}
+
+        def sample_independent(
+            self, study: Any, trial: Any, param_name: str, param_distribution: Any
+        ) -> Any:
+            # Optuna does not ask for a parameter that has only one choice, so either may come first
+            if trial.number not in proposals:
+                proposal = search.propose()
+                if proposal is None:
+                    raise optuna.TrialPruned("nothing is left that could win")
+                proposals[trial.number] = proposal
+            method, n = proposals[trial.number]
+            return method if param_name == "method" else n
+
+    proposals: dict[int, Key] = {}
+    return SpectuneSampler()

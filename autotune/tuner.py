@@ -1,0 +1,200 @@
+"""The main path. Read this first, then records.py.
+
+    baseline  ->  search (probe, learn, decide what to probe next)  ->  confirm  ->  recommend
+
+Every engine (a real vLLM, a recording, a simulation) is driven by this same code.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING
+
+from autotune.confirm import confirm
+from autotune.engines import Engine, Progress
+from autotune.errors import (
+    EngineDiedError,
+    EngineError,
+    EngineStartError,
+    LiveSwitchError,
+)
+from autotune.knowledge import Knowledge
+from autotune.measure import Lab
+from autotune.recommend import recommend
+from autotune.records import BlockRole, MethodSpace, Plan, Recommendation
+from autotune.search import Prices, Search, make_sampler, suggest
+
+if TYPE_CHECKING:
+    import optuna
+
+    from autotune.store import Study
+
+logger = logging.getLogger(__name__)
+
+MAX_FAILED_LENGTHS = 2  # after this many failed N the whole method is given up
+
+
+def tune(plan: Plan, engine: Engine, study: Study, progress: Progress) -> Recommendation:
+    """Find the best method and N for the plan. A finished study answers from its store.
+
+    Raises EngineError when the baseline cannot be measured: without it nothing can be decided.
+    """
+    finished = study.recommendation()
+    if finished is not None:
+        progress(f"study {study.id} is already finished; --fresh measures again")
+        return finished
+    lab = Lab(plan, engine, study, progress)
+    try:
+        knowledge = recall(plan, study)
+        measure_baseline(lab, knowledge)
+        stopped_because = run_search(lab, knowledge)
+        confirmation = confirm(lab, knowledge)
+        recommendation = recommend(lab, knowledge, confirmation, stopped_because)
+    finally:
+        lab.close()
+    study.finish(recommendation)
+    return recommendation
+
+
+def recall(plan: Plan, study: Study) -> Knowledge:
+    """What earlier, interrupted runs of this study have learned."""
+    knowledge = Knowledge(plan)
+    for stored in study.windows():
+        if stored.arm.endswith(":0"):  # fresh starts (confirmation, drift) are held out
+            knowledge.add(stored.window)
+    for failure in study.failures():
+        knowledge.fail(failure.method, failure.num_speculative_tokens, failure.error)
+    return knowledge
+
+
+def measure_baseline(lab: Lab, knowledge: Knowledge) -> None:
+    """No speculation, in its own start: search blocks, held-out blocks, greedy outputs.
+
+    The last window repeats the first block: their ratio is the drift within this start.
+    """
+    arm, settings = lab.baseline_arm(), lab.plan.settings
+    loads = lab.plan.concurrencies
+    for index in range(settings.search_blocks):
+        for load in loads:
+            lab.say_measuring(arm.method, 0, load)
+            knowledge.add(lab.window(arm, 0, BlockRole.SEARCH, index, load))
+    for index in range(settings.confirm_blocks):
+        for load in loads:
+            lab.window(arm, 0, BlockRole.CONFIRM, index, load)
+    if settings.greedy_prompts:
+        lab.window(arm, 0, BlockRole.GREEDY, 0, 1)
+    if settings.search_blocks > 1:
+        for load in loads:
+            knowledge.add(lab.window(arm, 0, BlockRole.REFERENCE, 0, load))
+
+
+def run_search(lab: Lab, knowledge: Knowledge) -> str:
+    """Probe until no unmeasured candidate could still win, or the budget is spent.
+
+    Returns why it stopped, in words.
+    """
+    search = Search(knowledge, Prices(start_seconds=0.0, probe_seconds=1.0), starts_left=0)
+    trials = lab.study.optuna_study(make_sampler(search))
+    for trial in lab.study.running_trials(trials):
+        run_trial(lab, knowledge, trials, trial)
+    while True:
+        search.prices = prices(lab, knowledge)
+        search.open_method = lab.open_method
+        search.starts_left = starts_allowed(lab) - lab.search_starts
+        if budget_spent(lab, search):
+            return "the budget was spent"
+        waiting = search.open_candidates()
+        if not any(method == search.open_method for method, _ in waiting):
+            contenders = search.contenders()
+            if contenders:
+                race(lab, knowledge, contenders)
+                continue
+        if not waiting:
+            return "no unmeasured candidate could still win by more than the tie margin"
+        run_trial(lab, knowledge, trials, trials.ask())
+
+
+def run_trial(lab: Lab, knowledge: Knowledge, trials: optuna.Study, trial: optuna.Trial) -> None:
+    """One Optuna trial is one candidate: probe it at every load and tell the speedup."""
+    from optuna.trial import TrialState
+
+    method, n = suggest(trial, lab.plan.spaces)
+    predicted = {
+        str(load): knowledge.predict(method, n, load).log_speedup for load in lab.plan.concurrencies
+    }
+    trial.set_user_attr("predicted_log_speedup", predicted)
+    if probe(lab, knowledge, method, n, index=0):
+        trials.tell(trial, math.exp(knowledge.score(method, n)[0]))
+    else:
+        trial.set_user_attr("error", knowledge.failed.get((method, n), "the method was given up"))
+        trials.tell(trial, state=TrialState.FAIL)
+
+
+def probe(lab: Lab, knowledge: Knowledge, method: str, n: int, index: int) -> bool:
+    """Measure one search block of a candidate at every load. False: it failed, and is recorded."""
+    space = knowledge.spaces[method]
+    try:
+        for load in lab.plan.concurrencies:
+            lab.say_measuring(method, n, load)
+            knowledge.add(lab.window(lab.probe_arm(space, n), n, BlockRole.SEARCH, index, load))
+    except EngineError as error:
+        if lab.is_live(space) and isinstance(error, LiveSwitchError | EngineStartError):
+            lab.fall_back_to_static(space, error)
+            return probe(lab, knowledge, method, n, index)
+        give_up(lab, knowledge, space, n, error)
+        return False
+    return True
+
+
+def give_up(lab: Lab, knowledge: Knowledge, space: MethodSpace, n: int, error: EngineError) -> None:
+    """Record a failed candidate; a method that keeps failing is given up as a whole."""
+    method = space.method
+    lab.progress(f"{method} N={n} failed: {error.message}")
+    lab.study.fail(method, n, error.message, error.last_words)
+    knowledge.fail(method, n, error.message)
+    if isinstance(error, EngineDiedError) and lab.is_live(space):
+        lab.search_starts -= 1  # its restart is not a choice of the search
+    failed = [length for length in space.lengths if not knowledge.alive(method, length)]
+    if len(failed) >= min(MAX_FAILED_LENGTHS, len(space.lengths)):
+        lab.study.fail(method, None, error.message, error.last_words)
+        knowledge.fail(method, None, error.message)
+
+
+def race(lab: Lab, knowledge: Knowledge, contenders: list[tuple[str, int]]) -> None:
+    """Close calls on the running engine get one more block each, in turn, so drift cancels."""
+    fewest = min(knowledge.blocks_done(method, n) for method, n in contenders)
+    for method, n in contenders:
+        if knowledge.blocks_done(method, n) == fewest:
+            probe(lab, knowledge, method, n, index=fewest)
+
+
+def prices(lab: Lab, knowledge: Knowledge) -> Prices:
+    """Seconds per start and per candidate, from what was seen so far."""
+    durations = [s.window.duration_seconds for s in lab.study.windows()]
+    seen = [d for d in durations if d is not None]
+    per_window = sum(seen) / len(seen) if seen else 1.0
+    return Prices(
+        start_seconds=lab.start_seconds, probe_seconds=per_window * len(lab.plan.concurrencies)
+    )
+
+
+def starts_allowed(lab: Lab) -> int:
+    """Engine starts the search may spend: one per method with live N, else about two per method.
+
+    With the baseline and the confirmation that makes M + 2, and 2 M + 1 without live N.
+    """
+    live = sum(lab.is_live(space) or len(space.lengths) == 1 for space in lab.plan.spaces)
+    static = len(lab.plan.spaces) - live
+    wasted = len(lab.static_methods)  # live starts that turned out not to work
+    return live + 2 * static + wasted - (1 if static and not live else 0)
+
+
+def budget_spent(lab: Lab, search: Search) -> bool:
+    """Whether another probe would leave too little time for the confirmation."""
+    budget = lab.plan.settings.budget_seconds
+    if budget is None:
+        return False
+    blocks = lab.plan.settings.confirm_blocks + 1
+    reserve = search.prices.start_seconds + blocks * search.prices.probe_seconds
+    return lab.elapsed_seconds() + search.prices.probe_seconds + reserve > budget
