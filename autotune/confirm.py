@@ -44,8 +44,8 @@ def tie_margin(knowledge: Knowledge) -> float:
     """ln(1 + margin): the plan's, or the standard error of the search if that is larger."""
     settings = knowledge.plan.settings
     asked = math.log1p(settings.tie_margin)
-    if settings.search_blocks < 2:
-        return asked  # without repeats there is no uncertainty of our own to speak of
+    if not settings.repeats:
+        return asked  # there is no uncertainty of our own to speak of
     windows = settings.search_blocks * len(knowledge.plan.concurrencies)
     return max(asked, knowledge.noise / math.sqrt(windows))
 
@@ -70,10 +70,9 @@ def _confirm(lab: Lab, knowledge: Knowledge, method: str, n: int) -> Confirmatio
     space = knowledge.spaces[method]
     arm, settings, loads = lab.confirm_arm(space, n), lab.plan.settings, lab.plan.concurrencies
     drift: dict[Load, float] = {}
-    for load in loads:
-        lab.progress(f"confirming {method} N={n} on a fresh start")
-        if settings.search_blocks > 1:
-            drift[load] = _drift(lab, knowledge, arm, n, load)
+    lab.progress(f"confirming {method} N={n} on a fresh start")
+    for load in loads if settings.repeats else ():
+        drift[load] = _drift(lab, knowledge, arm, n, load)
     greedy = _greedy_check(lab, arm, n) if settings.greedy_prompts else None
     windows = _held_out(lab, arm, n)
     generation = int(_drifted(lab, knowledge, drift))
@@ -96,7 +95,6 @@ def _held_out(lab: Lab, arm: Arm, n: int) -> dict[Load, tuple[Window, ...]]:
     taken: dict[Load, list[Window]] = {load: [] for load in loads}
     for index in blocks:
         for load in loads:
-            lab.say_measuring(arm.method, n, load)
             taken[load].append(lab.window(arm, n, BlockRole.CONFIRM, index, load))
     return {load: tuple(windows) for load, windows in taken.items()}
 

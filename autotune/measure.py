@@ -101,6 +101,7 @@ class Lab:
             raise
         self.study.save(arm, block, 0, window)
         self._account()
+        self.progress(describe_window(window, role))
         return window
 
     def _session_for(self, arm: Arm) -> Session:
@@ -141,12 +142,6 @@ class Lab:
         self.static_methods.add(space.method)
         self.close()
 
-    def say_measuring(self, method: str, n: int, load: int | None) -> None:
-        at = "" if load is None else f" at concurrency {load}"
-        self.progress(
-            f"measuring {'no speculation' if method == BASELINE else f'{method} N={n}'}{at}"
-        )
-
     # --------------------------------------------------------------------------- cost
 
     def close(self) -> None:
@@ -172,3 +167,17 @@ class Lab:
             probe_seconds=sum(w.duration_seconds or 0.0 for w in windows),
             total_seconds=self.elapsed_seconds(),
         )
+
+
+def describe_window(window: Window, role: BlockRole) -> str:
+    """One line of progress: what was measured and what came out."""
+    what = describe_candidate(window.method, window.num_speculative_tokens)
+    at = "" if window.concurrency is None else f" at concurrency {window.concurrency}"
+    length = window.acceptance_length
+    accepted = "" if length is None else f", acceptance length {length:.2f}"
+    rate = window.output_tokens_per_second
+    return f"{what}{at}, {role.value} block: {rate:.1f} tok/s{accepted}"
+
+
+def describe_candidate(method: str, n: int) -> str:
+    return "no speculation" if method == BASELINE else f"{method} N={n}"

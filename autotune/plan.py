@@ -171,6 +171,7 @@ def make_settings(request: Request, *, repeats: bool, outputs: bool) -> Settings
     return Settings(
         **effort,
         **given,
+        repeats=repeats,
         greedy_prompts=Settings().greedy_prompts if outputs else 0,
         budget_seconds=parse_duration(request.budget) if request.budget else None,
         live_n=request.live_n,

@@ -298,7 +298,7 @@ def _warnings(
             "the interval includes both a gain and no gain: measure longer (--rigorous, more "
             "prompts) or on a quieter machine"
         )
-    if lab.plan.settings.confirm_blocks < 2:
+    if not lab.plan.settings.repeats:
         said.append(
             "the figures carry no spread of their own; each is assumed to have "
             f"{stats.ASSUMED_NOISE:.0%} noise"

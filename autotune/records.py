@@ -132,6 +132,7 @@ class Settings(Record):
 
     search_blocks: int = Field(default=2, ge=1)  # paired prompt blocks per candidate and load
     confirm_blocks: int = Field(default=4, ge=1)  # held-out blocks for baseline and finalist
+    repeats: bool = True  # measuring the same block again gives new information
     prompts_per_block: int = Field(default=8, ge=1)  # at least; never fewer than 2 x concurrency
     greedy_prompts: int = Field(default=4, ge=0)  # outputs compared with the baseline at batch 1
     tie_margin: float = Field(default=0.01, ge=0.0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -230,7 +231,13 @@ class Study:
         """The Optuna study of the same name in the same storage (direction: maximize)."""
         from autotune.storage.optuna_storage import open_optuna_study
 
-        return open_optuna_study(self._storage, self.id, self.plan.sha256, sampler)
+        return open_optuna_study(self.url, self._storage, self.id, self.plan.sha256, sampler)
+
+    def optuna_explained(self) -> AbstractContextManager[None]:
+        """Within it, Optuna's storage errors (a lock that lasts, ...) are StorageErrors."""
+        from autotune.storage.optuna_storage import optuna_explained
+
+        return optuna_explained(self.url)
 
     def running_trials(self, study: optuna.Study | None = None) -> list[optuna.Trial]:
         """Trials that a lost process left RUNNING, to be continued or told; oldest first.

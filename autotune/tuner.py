@@ -77,14 +77,13 @@ def measure_baseline(lab: Lab, knowledge: Knowledge) -> None:
     loads = lab.plan.concurrencies
     for index in range(settings.search_blocks):
         for load in loads:
-            lab.say_measuring(arm.method, 0, load)
             knowledge.add(lab.window(arm, 0, BlockRole.SEARCH, index, load))
     for index in range(settings.confirm_blocks):
         for load in loads:
             lab.window(arm, 0, BlockRole.CONFIRM, index, load)
     if settings.greedy_prompts:
         lab.window(arm, 0, BlockRole.GREEDY, 0, 1)
-    if settings.search_blocks > 1:
+    if settings.repeats:
         for load in loads:
             knowledge.add(lab.window(arm, 0, BlockRole.REFERENCE, 0, load))
 
@@ -136,7 +135,6 @@ def probe(lab: Lab, knowledge: Knowledge, method: str, n: int, index: int) -> bo
     space = knowledge.spaces[method]
     try:
         for load in lab.plan.concurrencies:
-            lab.say_measuring(method, n, load)
             knowledge.add(lab.window(lab.probe_arm(space, n), n, BlockRole.SEARCH, index, load))
     except EngineError as error:
         if lab.is_live(space) and isinstance(error, LiveSwitchError | EngineStartError):

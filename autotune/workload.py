@@ -121,7 +121,7 @@ def load_workload(
         )
     if wanted < 2:
         raise ConfigurationError(
-            f"workload {name!r}: {wanted} prompts are too few",
+            f"workload {name!r}: too few prompts ({wanted})",
             hint="at least 2 are needed, the search and its confirmation use different prompts",
         )
     return Workload(name=name, prompts=prompts[:wanted], sampling=sampling)
@@ -162,13 +162,13 @@ def make_block(
         raise ValueError(f"block {index}: {prompts_per_block} prompts, concurrency {concurrency}")
     if len(workload.prompts) < 2:
         raise ConfigurationError(f"workload {workload.name!r} needs at least 2 prompts")
-    pool = workload.prompts[1::2] if role is BlockRole.CONFIRM else workload.prompts[::2]
-    if role is BlockRole.WARMUP:
+    pool = workload.prompts[1::2] if role == BlockRole.CONFIRM else workload.prompts[::2]
+    if role == BlockRole.WARMUP:
         pool = pool[::-1]
     size = max(prompts_per_block, 2 * (concurrency or 1))
-    start = 0 if role is BlockRole.REFERENCE else index * size
+    start = 0 if role == BlockRole.REFERENCE else index * size
     sampling = workload.sampling
-    if role is BlockRole.GREEDY:
+    if role == BlockRole.GREEDY:
         sampling = sampling.model_copy(update={"temperature": 0.0})
     return Block(
         role=role,

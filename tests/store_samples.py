@@ -6,6 +6,7 @@ from typing import Any
 
 from autotune.records import (
     Arm,
+    BaselineResult,
     Block,
     BlockRole,
     Cost,
@@ -85,7 +86,7 @@ def make_recommendation(plan: Plan, study: str, **changes: Any) -> Recommendatio
             LoadChoice(concurrency=8, decision="speculate", status=Status.CONFIRMED, **choice),
         ),
         "candidates": (),
-        "baseline": (),
+        "baseline": (BaselineResult(concurrency=8, output_tokens_per_second=100.0),),
         "cost": Cost(engine_starts=2, probes=3, probe_seconds=4.0, total_seconds=5.0),
         "stopped_because": "nothing could still win",
         "vllm_serve_args": ("--speculative-config", '{"method": "mtp"}'),

@@ -6,6 +6,7 @@ import json
 import math
 import multiprocessing
 import os
+import shutil
 import signal
 import sqlite3
 import threading
@@ -36,9 +37,19 @@ from autotune.store import (
 fork = multiprocessing.get_context("fork")
 
 
+@pytest.fixture(scope="module")
+def empty_database(tmp_path_factory):
+    """Made once: setting up a database takes longer than most tests."""
+    file = tmp_path_factory.mktemp("empty") / "s.db"
+    with open_study(f"sqlite:///{file}", make_plan()) as study:
+        pass
+    remove_study(f"sqlite:///{file}", study.id)
+    return file
+
+
 @pytest.fixture
-def file(tmp_path):
-    return tmp_path / "s.db"
+def file(tmp_path, empty_database):
+    return shutil.copy(empty_database, tmp_path / "s.db")
 
 
 @pytest.fixture
@@ -319,7 +330,7 @@ def _fill(url, model, start, outcome):
         start.wait()
         with open_study(url, make_plan(model)) as study:
             trials = study.optuna_study()
-            for index in range(25):
+            for index in range(8):
                 block = make_block(index)
                 study.save(LIVE, block, 0, make_window(LIVE, 3, block))
                 study.engine_started(LIVE, 1.0)
@@ -332,7 +343,8 @@ def _fill(url, model, start, outcome):
         raise
 
 
-def test_four_processes_fill_one_new_database_at_once(url):
+def test_four_processes_fill_one_new_database_at_once(tmp_path):
+    url = f"sqlite:///{tmp_path}/new.db"
     start, outcome = fork.Barrier(4), fork.Queue()
     processes = [
         fork.Process(target=_fill, args=(url, f"acme/m{i}", start, outcome)) for i in range(4)
@@ -344,10 +356,10 @@ def test_four_processes_fill_one_new_database_at_once(url):
         process.join()
     assert sorted(info.model for info in list_studies(url)) == [f"acme/m{i}" for i in range(4)]
     for info in list_studies(url):
-        assert info.windows == 25
-        assert len(load_study(url, info.id).engine_starts) == 25
+        assert info.windows == 8
+        assert len(load_study(url, info.id).engine_starts) == 8
     with open_study(url, make_plan("acme/m0")) as study:
-        assert len(study.optuna_study().trials) == 25
+        assert len(study.optuna_study().trials) == 8
         assert study.running_trials() == []
 
 
@@ -444,6 +456,18 @@ def test_optuna_study_is_shared_between_runs(url):
         trials.tell(running, 2.5)
         assert study.running_trials() == []
         assert trials.best_value == 2.5
+
+
+def test_optunas_errors_are_explained(url, file):
+    with open_study(url, make_plan(), busy_timeout_seconds=0.05) as study:
+        trials = study.optuna_study()
+        trial = trials.ask()
+        refused = pytest.raises(StorageError, match="is locked by another program")
+        with locked(file), refused, study.optuna_explained():
+            trials.tell(trial, 1.0)
+        with study.optuna_explained():
+            trials.tell(trial, 1.0)
+        assert trials.best_value == 1.0
 
 
 def test_optuna_study_of_another_plan_is_refused(url):

@@ -58,6 +58,7 @@ def command(**options: Any) -> int:
     from autotune.tuner import tune
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("optuna").setLevel(logging.WARNING)
     options["engine_args"] = options.pop("vllm_args")
     options["effort"] = options.pop("effort") or "default"
     dry_run, in_json, file = options["dry_run"], options["as_json"], options["output"]

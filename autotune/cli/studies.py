@@ -8,22 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from autotune.cli.options import as_json as as_json_option
+from autotune.cli.options import storage
 from autotune.errors import StorageError
 
 if TYPE_CHECKING:
     from autotune.store import StoredStudy, StudyInfo
-
-storage_option = click.option(
-    "--storage",
-    metavar="URL",
-    envvar="SPECTUNE_STORAGE",
-    show_envvar=True,
-    help="Study database: sqlite:///FILE or postgresql+psycopg://..."
-    " [default: sqlite:///studies/spectune.db]",
-)
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print exactly one JSON document."
-)
 
 
 @click.group("studies")
@@ -32,26 +22,27 @@ def command() -> None:
 
 
 @command.command("list")
-@storage_option
-@json_option
+@storage
+@as_json_option
 def list_command(storage: str | None, as_json: bool) -> None:
     """List all studies, oldest first."""
+    from autotune.cli.methods import table
     from autotune.store import list_studies, resolve_storage, shown
 
     studies = list_studies(storage)
     if as_json:
-        click.echo(_json([info.model_dump(mode="json") for info in studies]))
+        click.echo(_json({"studies": [info.model_dump(mode="json") for info in studies]}))
     elif studies:
         header = ("ID", "STATE", "CREATED", "ENGINE", "MODEL", "WORKLOAD", "WINDOWS", "RESULT")
-        click.echo(_table([header, *map(_line, studies)]))
+        click.echo(table([header, *map(_line, studies)]))
     else:
         click.echo(f"no studies in {shown(resolve_storage(storage, create=False))}", err=True)
 
 
 @command.command("show")
 @click.argument("study_id", metavar="[ID]", required=False)
-@storage_option
-@json_option
+@storage
+@as_json_option
 @click.option("--recording", is_flag=True, help="Give the measurements as a recording instead.")
 @click.option(
     "-o",
@@ -84,8 +75,8 @@ def show_command(
 
 
 @command.command("path")
-@storage_option
-@json_option
+@storage
+@as_json_option
 def path_command(storage: str | None, as_json: bool) -> None:
     """Print where studies are kept."""
     from autotune.store import resolve_storage, shown
@@ -96,8 +87,8 @@ def path_command(storage: str | None, as_json: bool) -> None:
 
 @command.command("rm")
 @click.argument("study_id", metavar="ID")
-@storage_option
-@json_option
+@storage
+@as_json_option
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 def rm_command(study_id: str, storage: str | None, as_json: bool, yes: bool) -> None:
     """Remove one study and everything measured in it."""
@@ -147,33 +138,21 @@ def _result(info: StudyInfo) -> str:
     return f"{info.method} N={info.num_speculative_tokens}{speedup}"
 
 
-def _table(rows: list[tuple[str, ...]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = (
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    )
-    return "\n".join(line.rstrip() for line in lines)
-
-
 def _summary(study: StoredStudy) -> str:
+    from autotune.cli.render import recommendation_text
+
     info = study.info
-    starts, failures = len(study.engine_starts), study.failures
     lines = [
-        f"{_result(info) or 'no recommendation'} ({info.state})",
-        f"study      {info.id}, created {info.created}",
-        f"model      {info.model}",
-        f"workload   {info.workload}, {len(study.plan.workload.prompts)} prompts",
-        f"engine     {info.engine}",
-        f"measured   {info.windows} windows, {starts} engine starts, {info.total_seconds:.0f} s",
+        f"study {info.id}: {_result(info) or 'no recommendation'} ({info.state})",
+        f"created {info.created}, engine {info.engine}",
+        f"{info.model} on {info.workload}, {len(study.plan.workload.prompts)} prompts",
+        f"{info.windows} windows, {len(study.engine_starts)} engine starts,"
+        f" {info.total_seconds:.0f} s",
     ]
-    for failure in failures:
+    for failure in study.failures:
         n = failure.num_speculative_tokens
         candidate = failure.method if n is None else f"{failure.method} N={n}"
-        lines.append(f"failed     {candidate}: {failure.error}")
+        lines.append(f"failed {candidate}: {failure.error}")
     if study.recommendation is not None:
-        lines += [f"warning    {warning}" for warning in study.recommendation.warnings]
-        lines.append(f"next       {study.recommendation.serve_command}")
-    else:
-        lines.append("next       run the same `spectune run` command again to continue it")
-    return "\n".join(lines)
+        return "\n".join([*lines, "", recommendation_text(study.recommendation)])
+    return "\n".join([*lines, "", "the same `spectune run` command continues it"])

@@ -80,7 +80,7 @@ class FileLock:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise StorageError(
-                f"{self.path.parent} cannot be written: {error.strerror}",
+                f"{self.path} cannot be written: {error.strerror}",
                 hint="make the folder writable, or name another file with --storage",
             ) from error
         if not _flock(descriptor, fcntl.LOCK_EX) or not _is(descriptor, self.path):

