@@ -11,6 +11,7 @@ between the measured ones and carries an error that grows with the distance.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -50,6 +51,7 @@ def window_rates(window: Window) -> tuple[float, ...] | None:
     return None
 
 
+@functools.lru_cache(maxsize=4096)
 def geometric_rate(acceptance_length: float, n: int) -> float:
     """The r with 1 + r + r^2 + ... + r^n = acceptance_length, 0..1, by bisection."""
     low, high = 0.0, 1.0

@@ -9,6 +9,7 @@ baseline is started once more.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from autotune.errors import EngineError, UnusableMeasurementError
 from autotune.knowledge import Key, Knowledge, Load
@@ -58,35 +59,52 @@ def confirm(lab: Lab, knowledge: Knowledge) -> Confirmation | None:
             return None
         method, n = chosen
         try:
-            return _confirm(lab, knowledge, method, n)
+            measured = _measure(lab, knowledge, method, n)
         except EngineError as error:
             lab.progress(f"{method} N={n} failed its confirmation: {error.message}")
             lab.study.fail(method, n, error.message, error.last_words)
             knowledge.fail(method, n, error.message)
+        else:
+            return _compare(lab, knowledge, measured)
     return None
 
 
-def _confirm(lab: Lab, knowledge: Knowledge, method: str, n: int) -> Confirmation:
-    space = knowledge.spaces[method]
-    arm, settings, loads = lab.confirm_arm(space, n), lab.plan.settings, lab.plan.concurrencies
+class Measured(NamedTuple):
+    """The finalist's side of the comparison."""
+
+    method: str
+    n: int
+    windows: dict[Load, tuple[Window, ...]]
+    drift: dict[Load, float]
+    greedy: GreedyCheck | None
+
+
+def _measure(lab: Lab, knowledge: Knowledge, method: str, n: int) -> Measured:
+    """Run the finalist on its own start; raises EngineError when it cannot do it."""
+    arm, settings = lab.confirm_arm(knowledge.spaces[method], n), lab.plan.settings
     drift: dict[Load, float] = {}
     lab.progress(f"confirming {method} N={n} on a fresh start")
-    for load in loads if settings.repeats else ():
+    for load in lab.plan.concurrencies if settings.repeats else ():
         drift[load] = _drift(lab, knowledge, arm, n, load)
     greedy = _greedy_check(lab, arm, n) if settings.greedy_prompts else None
-    windows = _held_out(lab, arm, n)
-    generation = int(_drifted(lab, knowledge, drift))
+    return Measured(method, n, _held_out(lab, arm, n), drift, greedy)
+
+
+def _compare(lab: Lab, knowledge: Knowledge, finalist: Measured) -> Confirmation:
+    """Set it against the baseline; an EngineError here is the baseline's, not the finalist's."""
+    generation = int(_drifted(lab, knowledge, finalist.drift))
     if generation:
         lab.progress("the machine has drifted: measuring the baseline once more")
     base = _held_out(lab, lab.baseline_arm(generation), 0)
+    windows = finalist.windows
     return Confirmation(
-        method=method,
-        num_speculative_tokens=n,
-        log_ratios={load: _log_ratios(windows[load], base[load]) for load in loads},
+        method=finalist.method,
+        num_speculative_tokens=finalist.n,
+        log_ratios={load: _log_ratios(windows[load], base[load]) for load in windows},
         windows=windows,
-        drift=drift,
+        drift=finalist.drift,
         baseline_generation=generation,
-        greedy=greedy,
+        greedy=finalist.greedy,
     )
 
 

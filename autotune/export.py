@@ -30,8 +30,11 @@ def export(study: StoredStudy, form: str) -> str:
         return recommendation.serve_command
     if form == "speculative-config":
         if recommendation.speculative_config is None:
-            raise ConfigurationError(
-                f"study {study.info.id} says {recommendation.decision}: no speculative config"
+            why = (
+                f"engine {recommendation.engine} knows no drafters"
+                if recommendation.decision == "speculate"
+                else f"it says {recommendation.decision}"
             )
+            raise ConfigurationError(f"study {study.info.id} has no speculative config: {why}")
         return json.dumps(recommendation.speculative_config, separators=(",", ":"))
     return json.dumps(recommendation.model_dump(mode="json", by_alias=True), indent=2)

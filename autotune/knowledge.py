@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from autotune import stats
@@ -35,7 +35,7 @@ class Knowledge:
         self.failed: dict[tuple[str, int | None], str] = {}
         # by candidate and load, then by block: a window that is added again changes nothing
         self._windows: dict[tuple[str, int, Load], dict[str, Window]] = defaultdict(dict)
-        self._cache: dict[tuple[str, int, Load], Prediction] = {}
+        self._cache: dict[tuple[Any, ...], Any] = {}  # holds until the next window comes
 
     def add(self, window: Window) -> None:
         """Take in one SEARCH or REFERENCE window; others are not for the search."""
@@ -89,6 +89,15 @@ class Knowledge:
     @property
     def noise(self) -> float:
         """Relative sd of one window: repeats of the same candidate, load and prompts, pooled."""
+        noise: float = self._cached(("noise",), self._noise)
+        return noise
+
+    def _cached(self, key: tuple[Any, ...], compute: Callable[..., Any], *arguments: Any) -> Any:
+        if key not in self._cache:
+            self._cache[key] = compute(*arguments)
+        return self._cache[key]
+
+    def _noise(self) -> float:
         groups: dict[tuple[str, int, Load, str], list[float]] = defaultdict(list)
         for (method, n, load), windows in self._windows.items():
             for window in windows.values():
@@ -123,18 +132,24 @@ class Knowledge:
 
     def predict(self, method: str, n: int, load: Load) -> Prediction:
         """The cost model's ln(speedup) for any candidate at any load."""
-        key = (method, n, load)
-        if key not in self._cache:
-            tau, tau_sd = log_tokens_per_step(self._rates(method), n)
-            cost, cost_sd = log_cost(self._cost_points(method), n, load)
-            self._cache[key] = Prediction(
-                method=method,
-                num_speculative_tokens=n,
-                concurrency=load,
-                log_speedup=tau - cost,
-                log_speedup_sd=math.hypot(tau_sd, cost_sd),
-            )
-        return self._cache[key]
+        key = ("prediction", method, n, load)
+        prediction: Prediction = self._cached(key, self._predict, method, n, load)
+        return prediction
+
+    def _predict(self, method: str, n: int, load: Load) -> Prediction:
+        rates = self._cached(("rates", method), self._rates, method)
+        points = self._cached(("cost points", method), self._cost_points, method)
+        tau, tau_sd = log_tokens_per_step(rates, n)
+        cost, cost_sd = log_cost(points, n, load)
+        if any((p.n, p.concurrency) == (n, load) for p in points):
+            tau_sd = 0.0  # the cost was computed with this very tau: its error cancels
+        return Prediction(
+            method=method,
+            num_speculative_tokens=n,
+            concurrency=load,
+            log_speedup=tau - cost,
+            log_speedup_sd=math.hypot(tau_sd, cost_sd),
+        )
 
     def score(self, method: str, n: int) -> tuple[float, float]:
         """Mean and sd of ln(speedup) averaged over the plan's loads."""

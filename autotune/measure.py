@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from autotune.engines import Engine, Progress, Session
-from autotune.errors import EngineError, EngineStartError
+from autotune.errors import EngineError, EngineStartError, UnusableMeasurementError
 from autotune.records import (
     BASELINE,
     Arm,
@@ -26,7 +26,7 @@ from autotune.records import (
 from autotune.workload import make_block
 
 if TYPE_CHECKING:
-    from autotune.store import Study
+    from autotune.store import EngineStart, Study
 
 logger = logging.getLogger(__name__)
 
@@ -44,9 +44,11 @@ class Lab:
         self.progress = progress
         self.static_methods: set[str] = set()  # live N did not work there
         self.start_seconds = engine.estimated_start_seconds()
-        self.search_starts = 0  # engines started for the search by this process
+        self.search_starts = 0  # engines started for the search
         self._arm: Arm | None = None
         self._session: Session | None = None
+        self._lost: EngineStart | None = None  # the engine that an interruption took
+        self._recall_starts()
         self._clock: Callable[[], float] = time.monotonic
         self._accounted = self._clock()
 
@@ -69,8 +71,12 @@ class Lab:
 
     @property
     def open_method(self) -> str | None:
-        """The method whose live engine is running: its other N cost no start."""
-        return self._arm.method if self._arm is not None and self._arm.live else None
+        """The method whose live engine is running: its other N cost no start.
+
+        An engine that an interruption took counts as running: its restart was paid for.
+        """
+        running = self._arm or self._lost
+        return running.method if running is not None and running.live else None
 
     # ------------------------------------------------------------------------ windows
 
@@ -91,11 +97,12 @@ class Lab:
         known = self.study.recall(arm, n, block)
         if known is not None:
             return known
-        session = self._session_for(arm)
-        if arm.live:
-            session.set_num_speculative_tokens(n)
         try:
+            session = self._session_for(arm)
+            if arm.live:
+                session.set_num_speculative_tokens(n)
             window = session.run(block)
+            refuse_without_drafts(window)
         except EngineError:
             self.close()  # an engine that misbehaved is not asked again
             raise
@@ -116,11 +123,27 @@ class Lab:
             raise
         self._session, self._arm = session, arm
         self.start_seconds = session.start_seconds or self.start_seconds
-        self.search_starts += arm.method != BASELINE
+        restarted = self._lost is not None and self._lost.arm == arm.key
+        self.search_starts += arm.method != BASELINE and not restarted
+        self._lost = None
         self.study.engine_started(arm, session.start_seconds)
         if session.capabilities.warmup:
+            began = self._clock()
             self._warm_up(session, arm)
+            self.start_seconds += self._clock() - began  # every start needs one
         return session
+
+    def _recall_starts(self) -> None:
+        """What earlier, interrupted runs have started; a restart after an interruption is free."""
+        live = {space.method for space in self.plan.spaces if self.plan.is_live(space)}
+        for start in self.study.engine_starts():
+            if start.method == BASELINE or not is_search_arm(start.arm):
+                continue
+            if not start.live and start.method in live:
+                self.static_methods.add(start.method)
+            if start.error is None:
+                self.search_starts += self._lost is None or self._lost.arm != start.arm
+                self._lost = start
 
     def _warm_up(self, session: Session, arm: Arm) -> None:
         """Run blocks and throw them away until throughput no longer rises."""
@@ -166,6 +189,24 @@ class Lab:
             probes=len(windows),
             probe_seconds=sum(w.duration_seconds or 0.0 for w in windows),
             total_seconds=self.elapsed_seconds(),
+        )
+
+
+def is_search_arm(key: str) -> bool:
+    """Whether an Arm.key is the search's; fresh starts (confirmation, drift) are held out."""
+    return key.endswith(":0")
+
+
+def refuse_without_drafts(window: Window) -> None:
+    """Raise UnusableMeasurementError where N > 0 was set and nothing was drafted.
+
+    Such a candidate is the baseline under another name: failed, never slow.
+    """
+    counters = window.counters
+    if window.num_speculative_tokens and counters is not None and not counters.num_drafts:
+        raise UnusableMeasurementError(
+            f"{describe_candidate(window.method, window.num_speculative_tokens)} drafted nothing: "
+            "speculation was bypassed"
         )
 
 

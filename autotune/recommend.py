@@ -24,6 +24,7 @@ from autotune.records import (
     Window,
     WorkloadSummary,
 )
+from autotune.search import PREDICTED
 
 Decision = Literal["speculate", "do_not_speculate", "inconclusive"]
 
@@ -33,8 +34,7 @@ def recommend(
 ) -> Recommendation:
     """Build the document from everything measured."""
     plan = lab.plan
-    speedup = _overall(plan, confirmation) if confirmation else _best_probed(knowledge)
-    decision = _decide(speedup, plan.settings.tie_margin, chosen=confirmation is not None)
+    speedup, decision = _answer(knowledge, confirmation)
     method, n = (
         (confirmation.method, confirmation.num_speculative_tokens)
         if confirmation and decision != "do_not_speculate"
@@ -79,10 +79,32 @@ def _workload(plan: Plan) -> WorkloadSummary:
     )
 
 
-def _decide(speedup: Interval | None, tie: float, *, chosen: bool) -> Decision:
+def _answer(
+    knowledge: Knowledge, confirmation: Confirmation | None
+) -> tuple[Interval | None, Decision]:
+    if confirmation is None:
+        return _best_probed(knowledge), _decide_unconfirmed(knowledge)
+    speedup = _overall(knowledge.plan, confirmation)
+    return speedup, _decide(speedup, knowledge.plan.settings.tie_margin)
+
+
+def _decide_unconfirmed(knowledge: Knowledge) -> Decision:
+    """Refuse when nothing measured is faster, or nothing works; else nothing is known."""
+    refuted = _known(knowledge) and choose(knowledge) is None
+    return "do_not_speculate" if refuted else "inconclusive"
+
+
+def _known(knowledge: Knowledge) -> bool:
+    """Whether something was measured, or there is nothing that could be."""
+    return bool(_measured(knowledge)) or not any(knowledge.candidates())
+
+
+def _measured(knowledge: Knowledge) -> list[Key]:
+    return [key for key in knowledge.candidates() if knowledge.measured(*key)]
+
+
+def _decide(speedup: Interval, tie: float) -> Decision:
     """Speculate when the whole interval says faster, refuse when it cannot matter."""
-    if speedup is None or not chosen:
-        return "do_not_speculate"
     if speedup.low > 1:
         return "speculate"
     return "do_not_speculate" if speedup.high < 1 + tie else "inconclusive"
@@ -96,7 +118,7 @@ def _overall(plan: Plan, confirmation: Confirmation) -> Interval:
 
 def _best_probed(knowledge: Knowledge) -> Interval | None:
     """The best that speculation reached, when nothing was worth confirming."""
-    measured = [key for key in knowledge.candidates() if knowledge.measured(*key)]
+    measured = _measured(knowledge)
     if not measured:
         return None
     best = max(measured, key=lambda key: knowledge.score(*key)[0])
@@ -135,17 +157,16 @@ def _load_choice(knowledge: Knowledge, confirmation: Confirmation | None, load: 
     if overall is not None and key is not None and _as_good(knowledge, overall, key, load):
         key = overall  # one choice for all loads unless another one is really better here
     if key is None:
-        measured = [k for k in knowledge.candidates() if knowledge.measured(*k)]
         return LoadChoice(
             concurrency=load,
-            decision="do_not_speculate" if measured or not knowledge.spaces else "inconclusive",
+            decision="do_not_speculate" if _known(knowledge) else "inconclusive",
             method=BASELINE,
             num_speculative_tokens=0,
             speedup=None,
             status=Status.PROBED,
         )
     speedup, status = _speedup_at(knowledge, confirmation, key, load)
-    decision = _decide(speedup, tie, chosen=True)
+    decision = _decide(speedup, tie)
     method, n = key if decision != "do_not_speculate" else (BASELINE, 0)
     return LoadChoice(
         concurrency=load,
@@ -273,7 +294,7 @@ def _predictions_before_probing(lab: Lab) -> dict[tuple[str, int, str], float]:
     for trial in lab.study.optuna_study().trials:
         method = trial.params.get("method")
         n = trial.params.get(f"{method}.num_speculative_tokens")
-        for load, value in trial.user_attrs.get("predicted_log_speedup", {}).items():
+        for load, value in trial.user_attrs.get(PREDICTED, {}).items():
             if method is not None and n is not None:
                 found.setdefault((method, int(n), load), value)
     return found
@@ -286,14 +307,18 @@ def _warnings(
     said = list(lab.plan.warnings)
     said += [
         f"{method}: live N did not work here; it was started once per N"
-        for method in sorted(lab.static_methods)
+        for method in sorted(lab.static_methods & {method for method, _ in _measured(knowledge)})
     ]
+    if not any(knowledge.candidates()):
+        said.append("every candidate failed: their `error` says why")
     chosen = choose(knowledge)
     if chosen is not None:
         said += _tie_warnings(knowledge, chosen)
     if confirmation is not None:
         said += _confirmation_warnings(lab.plan, confirmation)
-    if decision == "inconclusive":
+    if decision == "inconclusive" and confirmation is None:
+        said.append("no candidate could be confirmed: the evidence is too thin for an answer")
+    elif decision == "inconclusive":
         said.append(
             "the interval includes both a gain and no gain: measure longer (--rigorous, more "
             "prompts) or on a quieter machine"

@@ -22,7 +22,12 @@ BASELINE = "none"  # the name of "no speculation" wherever a method name is expe
 class Record(BaseModel):
     """Immutable; an unknown key is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        protected_namespaces=(),
+        json_schema_serialization_defaults_required=True,  # what is written is written whole
+    )
 
 
 def digest(value: Any) -> str:

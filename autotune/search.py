@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 COULD_WIN_Z = 1.645  # one-sided 95 %: below this chance a candidate is not worth a probe
 RACE_Z = 1.28
+PREDICTED = "predicted_log_speedup"  # trial attribute: by load, before the first probe
 
 
 class Prices(Record):
@@ -63,19 +64,26 @@ class Search:
     def starts_needed(self, method: str, n: int) -> int:
         return 0 if method == self.open_method else 1
 
-    def open_candidates(self) -> list[Key]:
-        """Unmeasured candidates that could still win and may be paid for."""
+    def promising(self) -> list[Key]:
+        """Unmeasured candidates that could still win."""
         return [
             (method, n)
             for method, n in self.knowledge.candidates()
-            if not self.knowledge.measured(method, n)
-            and self.starts_needed(method, n) <= self.starts_left
-            and self.could_win(method, n)
+            if not self.knowledge.measured(method, n) and self.could_win(method, n)
         ]
 
+    def open_candidates(self) -> list[Key]:
+        """The promising candidates that may be paid for."""
+        return [key for key in self.promising() if self.starts_needed(*key) <= self.starts_left]
+
     def propose(self) -> Key | None:
-        """The candidate with the best expected improvement per second; None: stop."""
-        return max(self.open_candidates(), key=self._value_per_second, default=None)
+        """The candidate with the best expected improvement per second; None: stop.
+
+        What the running engine can still answer comes first: leaving it would cost another start.
+        """
+        waiting = self.open_candidates()
+        here = [key for key in waiting if self.starts_needed(*key) == 0]
+        return max(here or waiting, key=self._value_per_second, default=None)
 
     def _value_per_second(self, key: Key) -> float:
         overall, by_load = self.incumbent()
@@ -137,6 +145,13 @@ def suggest(trial: optuna.Trial, spaces: Sequence[MethodSpace]) -> Key:
     space = next(space for space in spaces if space.method == method)
     n = trial.suggest_categorical(length_parameter(method), list(space.lengths))
     return method, int(n)
+
+
+def is_suggested(trial: optuna.Trial, spaces: Sequence[MethodSpace]) -> bool:
+    """Whether a trial already says what to measure: both of its parameters are stored."""
+    method = trial.params.get("method")
+    known = any(space.method == method for space in spaces)
+    return known and length_parameter(str(method)) in trial.params
 
 
 def make_sampler(search: Search) -> optuna.samplers.BaseSampler:

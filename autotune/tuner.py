@@ -20,10 +20,10 @@ from autotune.errors import (
     LiveSwitchError,
 )
 from autotune.knowledge import Knowledge
-from autotune.measure import Lab
+from autotune.measure import Lab, is_search_arm
 from autotune.recommend import recommend
 from autotune.records import BlockRole, MethodSpace, Plan, Recommendation
-from autotune.search import Prices, Search, make_sampler, suggest
+from autotune.search import PREDICTED, Prices, Search, is_suggested, make_sampler, suggest
 
 if TYPE_CHECKING:
     import optuna
@@ -48,7 +48,8 @@ def tune(plan: Plan, engine: Engine, study: Study, progress: Progress) -> Recomm
     try:
         knowledge = recall(plan, study)
         measure_baseline(lab, knowledge)
-        stopped_because = run_search(lab, knowledge)
+        with study.optuna_explained():
+            stopped_because = run_search(lab, knowledge)
         confirmation = confirm(lab, knowledge)
         recommendation = recommend(lab, knowledge, confirmation, stopped_because)
     finally:
@@ -61,7 +62,7 @@ def recall(plan: Plan, study: Study) -> Knowledge:
     """What earlier, interrupted runs of this study have learned."""
     knowledge = Knowledge(plan)
     for stored in study.windows():
-        if stored.arm.endswith(":0"):  # fresh starts (confirmation, drift) are held out
+        if is_search_arm(stored.arm):
             knowledge.add(stored.window)
     for failure in study.failures():
         knowledge.fail(failure.method, failure.num_speculative_tokens, failure.error)
@@ -93,25 +94,31 @@ def run_search(lab: Lab, knowledge: Knowledge) -> str:
 
     Returns why it stopped, in words.
     """
+    from optuna.trial import TrialState
+
     search = Search(knowledge, Prices(start_seconds=0.0, probe_seconds=1.0), starts_left=0)
     trials = lab.study.optuna_study(make_sampler(search))
     for trial in lab.study.running_trials(trials):
-        run_trial(lab, knowledge, trials, trial)
+        if is_suggested(trial, lab.plan.spaces):
+            run_trial(lab, knowledge, trials, trial)
+        else:  # lost before it was decided what to measure
+            trials.tell(trial, state=TrialState.FAIL)
     while True:
         search.prices = prices(lab, knowledge)
         search.open_method = lab.open_method
         search.starts_left = starts_allowed(lab) - lab.search_starts
-        if budget_spent(lab, search):
-            return "the budget was spent"
         waiting = search.open_candidates()
-        if not any(method == search.open_method for method, _ in waiting):
-            contenders = search.contenders()
-            if contenders:
-                race(lab, knowledge, contenders)
-                continue
-        if not waiting:
-            return "no unmeasured candidate could still win by more than the tie margin"
-        run_trial(lab, knowledge, trials, trials.ask())
+        here = any(method == search.open_method for method, _ in waiting)
+        contenders = [] if here else search.contenders()
+        if not waiting and not contenders:
+            return why_stopped(search)
+        new_starts = 0 if here or contenders else 1
+        if budget_spent(lab, search, new_starts, probes=max(1, len(contenders))):
+            return "the budget was spent"
+        if contenders:
+            race(lab, knowledge, contenders)
+        else:
+            run_trial(lab, knowledge, trials, trials.ask())
 
 
 def run_trial(lab: Lab, knowledge: Knowledge, trials: optuna.Study, trial: optuna.Trial) -> None:
@@ -119,10 +126,10 @@ def run_trial(lab: Lab, knowledge: Knowledge, trials: optuna.Study, trial: optun
     from optuna.trial import TrialState
 
     method, n = suggest(trial, lab.plan.spaces)
-    predicted = {
-        str(load): knowledge.predict(method, n, load).log_speedup for load in lab.plan.concurrencies
-    }
-    trial.set_user_attr("predicted_log_speedup", predicted)
+    if PREDICTED not in trial.user_attrs:  # a resumed trial keeps what was predicted first
+        loads = lab.plan.concurrencies
+        predicted = {str(load): knowledge.predict(method, n, load).log_speedup for load in loads}
+        trial.set_user_attr(PREDICTED, predicted)
     if probe(lab, knowledge, method, n, index=0):
         trials.tell(trial, math.exp(knowledge.score(method, n)[0]))
     else:
@@ -159,6 +166,14 @@ def give_up(lab: Lab, knowledge: Knowledge, space: MethodSpace, n: int, error: E
         knowledge.fail(method, None, error.message)
 
 
+def why_stopped(search: Search) -> str:
+    """The reason for the end of a search that has nothing left to propose."""
+    left = len(search.promising())
+    if left:
+        return f"the engine starts were spent; {left} unmeasured candidates might still win"
+    return "no unmeasured candidate could still win by more than the tie margin"
+
+
 def race(lab: Lab, knowledge: Knowledge, contenders: list[tuple[str, int]]) -> None:
     """Close calls on the running engine get one more block each, in turn, so drift cancels."""
     fewest = min(knowledge.blocks_done(method, n) for method, n in contenders)
@@ -188,11 +203,13 @@ def starts_allowed(lab: Lab) -> int:
     return live + 2 * static + wasted - (1 if static and not live else 0)
 
 
-def budget_spent(lab: Lab, search: Search) -> bool:
-    """Whether another probe would leave too little time for the confirmation."""
+def budget_spent(lab: Lab, search: Search, starts: int, probes: int) -> bool:
+    """Whether the next step would leave too little time for the confirmation."""
     budget = lab.plan.settings.budget_seconds
     if budget is None:
         return False
     blocks = lab.plan.settings.confirm_blocks + 1
-    reserve = search.prices.start_seconds + blocks * search.prices.probe_seconds
-    return lab.elapsed_seconds() + search.prices.probe_seconds + reserve > budget
+    needed = (starts + 1) * search.prices.start_seconds + (
+        probes + blocks
+    ) * search.prices.probe_seconds
+    return lab.elapsed_seconds() + needed > budget

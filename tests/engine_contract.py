@@ -167,6 +167,13 @@ class EngineContract:
         with pytest.raises(LiveSwitchError):
             session.set_num_speculative_tokens(0)
 
+    def test_greedy_blocks_carry_the_texts(self, bench, arms):
+        """Other windows need not: there the texts were judged and may be dropped."""
+        session = bench.session(self.baseline)
+        block = arms.block().model_copy(update={"role": BlockRole.GREEDY})
+        texts = [request.text for request in session.run(block).requests]
+        assert any(texts) == session.capabilities.outputs
+
     # --------------------------------------------------------------------- a static arm
 
     def test_static_window_is_sound(self, bench, arms):
@@ -230,8 +237,6 @@ class EngineContract:
         assert (window.steps is not None) == capabilities.step_timing
         if arm.method != BASELINE:
             assert (window.counters is not None) == capabilities.counters
-        texts = [request.text for request in window.requests]
-        assert any(texts) == capabilities.outputs
         _check_counters(window)
         _check_steps(window)
 

@@ -161,7 +161,9 @@ def test_largest_n(method, facts, largest):
     assert refused[largest + 1]
 
 
-@pytest.mark.parametrize("method", [m for m in all_methods() if not m.refused], ids=str)
+@pytest.mark.parametrize(
+    "method", [m for m in all_methods() if not m.refused], ids=lambda method: method.name
+)
 def test_unknown_facts_forbid_nothing(method):
     unknown = ModelFacts(source="org/x", unknown="offline")
     assert method.why_not(unknown, unknown if method.takes_drafter else None) is None

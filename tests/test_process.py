@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.engines import process, supervisor
+from autotune.engines import last_words, process, supervisor
 from autotune.engines.process import ManagedProcess, cleanup_stale, describe_exit, free_port
 from autotune.errors import EngineStartError
 
@@ -468,3 +468,37 @@ def test_huge_logs_and_bad_bytes(words):
     assert words(noise + b"ValueError: bad \xff\n") == ["ValueError: bad \ufffd"]
     assert words(b"ValueError: long ago\n" + noise)[-1] == "\ufffd\ufffd noise"
     assert len(words(b"x" * 1_000_000)) <= 1
+
+
+def test_reason_is_one_line():
+    nested = last_words.reason(
+        "Traceback (most recent call last):\n  raise OutOfMemoryError\n"
+        "torch.OutOfMemoryError: HIP out of memory.\nTried to allocate 20 GiB.\n"
+        "RuntimeError: Engine core initialization failed. See root cause above."
+    )
+    assert nested == "OutOfMemoryError: HIP out of memory. Tried to allocate 20 GiB."
+    refused = last_words.reason(
+        "pydantic_core._pydantic_core.ValidationError: 1 validation error for SpeculativeConfig\n"
+        "  Value error, no such method [type=value_error, input_value=ArgsKwargs()]\n"
+        "    For further information visit https://errors.pydantic.dev"
+    )
+    assert refused == (
+        "ValidationError: 1 validation error for SpeculativeConfig Value error, no such method"
+    )
+    assert last_words.reason("one\ntwo") == "two"
+    assert last_words.reason("") == ""
+    assert len(last_words.reason("ValueError: " + "long " * 1000)) == 300
+
+
+def test_a_lost_engine_core_is_named_once(words):
+    dead = "(APIServer pid=5) ERROR 11-29 12:00:02 [x.py:2] "
+    found = words(
+        "(APIServer pid=5) WARNING 11-29 12:00:01 [x.py:1] engine core exited unexpectedly\n"
+        + 2 * f"{dead}Traceback (most recent call last):\n{dead}  File 'x'\n{dead}EngineDeadError\n"
+    )
+    assert found == ["engine core exited unexpectedly", "EngineDeadError"]
+
+
+def test_the_usage_before_a_refused_option_is_left_out(words):
+    usage = "usage: vllm serve [-h]\n" + "   [--flag VALUE]\n" * 5
+    assert words(usage + "vllm serve: error: no such flag\n") == ["vllm serve: error: no such flag"]

@@ -10,7 +10,14 @@ from pydantic import BaseModel
 
 from autotune.cli.methods import table
 from autotune.dryrun import Preview
-from autotune.records import CandidateResult, Interval, LoadChoice, Recommendation, Status
+from autotune.records import (
+    BASELINE,
+    CandidateResult,
+    Interval,
+    LoadChoice,
+    Recommendation,
+    Status,
+)
 
 SHOWN = (Status.CONFIRMED, Status.PROBED, Status.FAILED)
 
@@ -34,6 +41,8 @@ def _answer(r: Recommendation) -> str:
         best = f" (best measured: {_interval(r.speedup)})" if r.speedup else ""
         return f"{subject}: do not speculate, nothing measured is faster{best}"
     choice = f"{r.method} with {r.num_speculative_tokens} speculative tokens"
+    if r.decision == "inconclusive" and r.method == BASELINE:
+        return f"{subject}: inconclusive; no candidate could be confirmed"
     if r.decision == "inconclusive":
         return f"{subject}: inconclusive; {choice} leads with {_interval(r.speedup)}"
     return f"{subject}: use {choice}, {_interval(r.speedup)} against no speculation"

@@ -19,6 +19,7 @@ _HEADER = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\
 _TRACEBACK = "Traceback (most recent call last)"
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Expired)(?::|$)")
 _WHAT = re.compile(r"\s*what\(\):")
+_REFUSAL = re.compile(r"[\w.-]+(?: [\w-]+)?: error: ")  # argparse; the usage before it is noise
 _ABORT = re.compile(
     r"terminate called|^\s*what\(\):|out of memory|OutOfMemory|oom-kill|Assertion .* failed"
     r"|Check failed|(?:HIP|CUDA|NCCL|RCCL|HSA) (?:runtime )?error|HSA_STATUS_ERROR"
@@ -27,10 +28,13 @@ _ABORT = re.compile(
 )
 # True, but only that somebody else died: shown after the cause, alone only where none is known.
 _CONSEQUENCE = re.compile(
-    r"root cause|EngineDeadError|died unexpectedly|CancelledError|KeyboardInterrupt|SystemExit"
-    r"|BrokenPipeError|ConnectionResetError|terminate called without an active exception"
-    r"|Fatal Python error|Segmentation fault|Bus error|^Aborted|^Killed|core dumped"
+    r"root cause|EngineDeadError|(?:died|exited) unexpectedly|CancelledError|SystemExit"
+    r"|KeyboardInterrupt|BrokenPipeError|ConnectionResetError|Fatal Python error|Bus error"
+    r"|terminate called without an active exception|Segmentation fault|^Aborted|^Killed|core dumped"
 )
+_NOTICE = re.compile(r"(?:died|exited) unexpectedly")  # worth reading even in a warning
+_NOISE = re.compile(r"\s*(?:For further information visit|\^+$)")
+REASON_CHARACTERS = 300
 
 
 class Line(NamedTuple):
@@ -52,9 +56,25 @@ def last_words(log_path: Path, lines: int = 20) -> str:
         after = [parsed[i].text for i in consequences if i > causes[-1]]
         after = list(dict.fromkeys(after))[-min(3, max(lines - 1, 0)) :] if lines > 1 else []
         return "\n".join([*_block(parsed, causes[-1], lines - len(after)), *after])
+    if consequences and parsed[consequences[0]].header:
+        return "\n".join(list(dict.fromkeys(parsed[i].text for i in consequences))[:lines])
     if consequences:
         return "\n".join(line.text for line in parsed[consequences[0] :][:lines])
     return "\n".join(raw[-lines:])
+
+
+def reason(words: str) -> str:
+    """The cause within last words, on one line for a table: the exception and its message."""
+    lines = [line for line in words.split("\n") if not _NOISE.match(line)]
+    said = [line for line in lines if not _CONSEQUENCE.search(line)]
+    causes = [i for i, line in enumerate(said) if _EXCEPTION.match(line) or _ABORT.search(line)]
+    if causes:
+        said = said[causes[-1] :]
+    else:
+        said = [line for line in lines if _CONSEQUENCE.search(line)][:1] or lines[-1:]
+    text = " ".join(" ".join(said).split()).partition(" [type=")[0]
+    text = re.sub(r"^(?:\w+\.)+(?=[A-Z]\w*:)", "", text)  # the exception's module
+    return text if len(text) <= REASON_CHARACTERS else text[: REASON_CHARACTERS - 3] + "..."
 
 
 def _tail(log_path: Path) -> list[str]:
@@ -90,6 +110,8 @@ def _find(parsed: list[Line]) -> tuple[list[int], list[int]]:
     in_traceback: dict[str, bool] = {}  # source: is it one of an ignored exception?
     for index, (source, header, text) in enumerate(parsed):
         if header.startswith(("DEBUG", "INFO", "WARNING")):
+            if _NOTICE.search(text):
+                consequences.append(index)
             continue
         before, previous[source] = previous.get(source, ""), text
         if text.startswith(_TRACEBACK):
@@ -113,7 +135,8 @@ def _block(parsed: list[Line], at: int, lines: int) -> list[str]:
     same = [i for i, line in enumerate(parsed) if (line.source, line.header) == (source, header)]
     here = same.index(at)
     start = here
-    while start > 0 and _leads(parsed[same[start - 1]].text):
+    refused = _REFUSAL.match(parsed[at].text)
+    while not refused and start > 0 and _leads(parsed[same[start - 1]].text):
         start -= 1
         if parsed[same[start]].text.startswith(_TRACEBACK):
             break

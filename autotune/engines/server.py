@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
 import urllib.error
@@ -13,6 +14,14 @@ from autotune.errors import EngineDiedError
 
 QUIET_SECONDS = 30.0
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy
+
+
+class RefusedError(EngineDiedError):
+    """The server answered, with an HTTP error: to calls of ours, only a broken engine does."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Server:
@@ -27,7 +36,7 @@ class Server:
         try:
             with _DIRECT.open(f"{self.base_url}/health", timeout=5.0) as response:
                 return bool(response.status == 200)
-        except (urllib.error.URLError, TimeoutError, ConnectionError):
+        except (OSError, http.client.HTTPException):
             return False
 
     def model_name(self) -> str:
@@ -39,11 +48,10 @@ class Server:
         body = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
         try:
             self._json("/v1/chat/completions", body)
-        except urllib.error.HTTPError as error:
-            reason = error.read().decode(errors="replace")
-            if error.code == 400 and "template" in reason:
+        except RefusedError as error:
+            if error.status == 400 and "template" in error.message:
                 return False
-            raise EngineDiedError(f"a first chat request failed: {reason[:300]}") from error
+            raise
         return True
 
     def quiet_snapshot(self) -> Snapshot:
@@ -71,7 +79,10 @@ class Server:
         try:
             with _DIRECT.open(request, timeout=self.timeout_seconds) as response:
                 return str(response.read().decode())
-        except urllib.error.HTTPError:
-            raise
-        except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+        except urllib.error.HTTPError as error:
+            reason = error.read().decode(errors="replace").strip()[:300]
+            raise RefusedError(
+                f"vLLM answers on {path} with HTTP {error.code}: {reason}", error.code
+            ) from error
+        except (OSError, http.client.HTTPException) as error:
             raise EngineDiedError(f"vLLM does not answer on {path}: {error}") from error

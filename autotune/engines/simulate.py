@@ -28,6 +28,7 @@ from autotune.records import (
     BASELINE,
     Arm,
     Block,
+    BlockRole,
     Environment,
     MethodSpace,
     Quantiles,
@@ -124,7 +125,9 @@ class SimulatedSession:
         window, drift = next(self._clock), self._scenario.drift
         speed = drift.speed(window) if drift else 1.0
         if self._scenario.block_sd:
-            shared = generator(self._seed, "block", block.key).standard_normal()
+            repeated = block.model_copy(update={"role": BlockRole.SEARCH})
+            same = repeated if block.role == BlockRole.REFERENCE else block  # prompts of search 0
+            shared = generator(self._seed, "block", same.key).standard_normal()
             speed *= math.exp(self._scenario.block_sd * shared)
         if self._noise:
             speed *= math.exp(self._noise * rng.standard_normal())

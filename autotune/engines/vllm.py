@@ -16,6 +16,7 @@ from typing import Any
 
 import autotune
 from autotune.engines import EngineOptions, Offer, Progress
+from autotune.engines.last_words import reason
 from autotune.engines.process import ManagedProcess, cleanup_stale, describe_exit, free_port
 from autotune.engines.server import Server
 from autotune.engines.vllm_session import VllmSession
@@ -70,6 +71,8 @@ class VllmEngine:
 
     def open(self, target: Target, arm: Arm, progress: Progress) -> VllmSession:
         check_engine_args(target)
+        if arm.method != BASELINE and not arm.speculative_config:
+            raise EngineStartError(f"there is no speculative config for {arm.method}")
         self._check_live(target, arm)
         for cleaned in cleanup_stale(self.log_dir / "state"):
             logger.warning("ended an engine that an earlier run had left behind: %s", cleaned)
@@ -149,8 +152,10 @@ class VllmEngine:
         while not server.healthy():
             code, waited = process.poll(), time.monotonic() - began
             if code is not None:
+                words = process.last_words()
+                why = reason(words) or "it said nothing"
                 raise EngineStartError(
-                    f"vLLM did not start: {describe_exit(code)}", last_words=process.last_words()
+                    f"vLLM did not start ({describe_exit(code)}): {why}", last_words=words
                 )
             if waited > self.options.start_timeout_seconds:
                 raise EngineStartError(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import secrets
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 from autotune.engines import Capabilities
 from autotune.engines.client import BlockRun, Endpoint, run_block
+from autotune.engines.last_words import reason
 from autotune.engines.metrics import MetricsDelta, check_window, difference
 from autotune.engines.process import ManagedProcess, describe_exit
 from autotune.engines.quality import failure_summary, quality_flags
@@ -21,6 +23,7 @@ from autotune.vllm_plugin.control import ControlFile
 
 logger = logging.getLogger(__name__)
 
+DYING_SECONDS = 10.0  # the API server looks every 5 s whether its engine is still there
 MODEL_FREE = ("ngram", "suffix")  # drafters that may honestly find nothing
 
 
@@ -39,6 +42,7 @@ class VllmSession:
             live_n=arm.live, step_timing=arm.instrumented, counters=True, outputs=True, warmup=True
         )
         self.start_seconds = 0.0
+        self.base_url = server.base_url
         self._process, self._server, self._arm = process, server, arm
         self._control, self._run_dir = control, run_dir
         self._n = arm.num_speculative_tokens
@@ -63,6 +67,12 @@ class VllmSession:
         self._n = n
 
     def run(self, block: Block) -> Window:
+        try:
+            return self._measure(block)
+        except EngineDiedError as error:
+            raise self._obituary(error) from error
+
+    def _measure(self, block: Block) -> Window:
         # Held-out blocks are measured as the user will run the engine: without step timing.
         timed = self._arm.instrumented and block.role != BlockRole.CONFIRM
         if self._arm.instrumented:
@@ -93,16 +103,20 @@ class VllmSession:
         failures = failure_summary(run.requests)
         if failures is None:
             return
-        code = self._process.poll()
-        if code is not None:
-            raise EngineDiedError(
-                f"vLLM died: {describe_exit(code)}", last_words=self._process.last_words()
-            )
-        if run.output_tokens == 0:
-            raise EngineDiedError(
-                f"vLLM answers nothing: {failures}", last_words=self._process.last_words()
-            )
+        if run.output_tokens == 0 or not self._server.healthy():
+            raise EngineDiedError(f"vLLM answers no more: {failures}")
         raise UnusableMeasurementError(failures, last_words=self._process.last_words())
+
+    def _obituary(self, error: EngineDiedError) -> EngineDiedError:
+        """The same error with the engine's own words; it gets a moment to write them and exit."""
+        deadline = time.monotonic() + DYING_SECONDS
+        while (code := self._process.poll()) is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        if not code:  # 0: the server ended by itself, having lost its engine
+            return EngineDiedError(error.message, last_words=self._process.last_words())
+        words = self._process.last_words()
+        message = f"vLLM died ({describe_exit(code)}): {reason(words) or error.message}"
+        return EngineDiedError(message, last_words=words)
 
     def _steps(self, run: BlockRun) -> StepTimes | None:
         rows = self._server.rpc("spectune_drain")[0]["steps"]  # ranks step together: one is enough

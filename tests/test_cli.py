@@ -1,0 +1,483 @@
+"""The command line as users and scripts see it: exit codes, the two streams, options, files."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from tuner_samples import PUBLISHED, Scripted, plan_of
+
+from autotune.cli import VERBS, invoke
+from autotune.cli import run as run_module
+from autotune.engines.replay import ReplaySession
+from autotune.records import MethodSpace
+from autotune.store import list_studies, load_study, open_study, remove_study
+from autotune.tuner import tune
+
+RECORDING = PUBLISHED / "s01-minimax-m3-mxfp8-gsm8k.json"
+REPLAY = ("run", "--engine", "replay", "--recording", str(RECORDING))
+SIMULATE = ("run", "--engine", "simulate")
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory):
+    file = tmp_path_factory.mktemp("empty") / "study.db"
+    with open_study(f"sqlite:///{file}", plan_of(mtp=[1])) as study:
+        pass
+    remove_study(f"sqlite:///{file}", study.id)
+    return file
+
+
+@pytest.fixture
+def spectune(tmp_path, monkeypatch, capsys, empty):
+    """spectune(*arguments) -> (exit code, stdout, stderr), in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "studies").mkdir()
+    shutil.copy(empty, tmp_path / "studies/spectune.db")
+    for name in [name for name in os.environ if name.startswith("SPECTUNE_")]:
+        monkeypatch.delenv(name)
+    handlers = [signal.getsignal(number) for number in SIGNALS]
+    capsys.readouterr()
+
+    def run(*arguments):
+        code = invoke(list(map(str, arguments)))
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    yield run
+    for number, handler in zip(SIGNALS, handlers, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def scenario(tmp_path):
+    def write(name, **changes):
+        text = (files("autotune") / "scenarios" / f"{name}.json").read_text()
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps({**json.loads(text), **changes}))
+        return path
+
+    return write
+
+
+def windows():
+    """How much has been measured in this folder."""
+    return sum(info.windows for info in list_studies())
+
+
+# --------------------------------------------------------------------------------- exit codes
+
+
+def test_0_the_answer_comes_first(spectune):
+    code, out, err = spectune(*REPLAY)
+    assert code == 0
+    assert out.startswith("MiniMaxAI/MiniMax-M3-MXFP8 on GSM8K: use eagle3 with 4 speculative")
+    assert "vllm serve MiniMaxAI/MiniMax-M3-MXFP8" in out
+    assert "tok/s" in err and "tok/s" not in out  # progress is not the result
+    assert "Traceback" not in err
+
+
+def test_0_not_speculating_is_an_answer(spectune):
+    code, out, _ = spectune(*SIMULATE, "--simulation", "no-gain")
+    assert code == 0
+    assert "do not speculate" in out.splitlines()[0]
+
+
+USAGE = {
+    "verb": (["rnu"], "Did you mean 'run'"),
+    "inner verb": (["studies", "lst"], "Did you mean 'list'"),
+    "option": (["run", "--modle", "x"], "--model"),
+    "no model": (["run", "--workload", "math"], "--model"),
+    "model": (
+        ["run", "--model", "gemma-4-26B-A4-it", "--workload", "math"],
+        "did you mean gemma-4-26B-A4B-it",
+    ),
+    "workload": (["run", "--model", "Qwen3-8B", "--workload", "mth"], "did you mean 'math'"),
+    "method": (
+        ["run", "--model", "Qwen3-8B", "--workload", "math", "--methods", "eagl3"],
+        "did you mean eagle3",
+    ),
+    "recorded method": ([*REPLAY, "--methods", "egle3"], "there: eagle3"),
+    "engine": (["run", "--engine", "vlm"], "'vllm'"),
+    "no recording": (["run", "--engine", "replay"], "--recording FILE"),
+    "recording": (["run", "--engine", "replay", "--recording", "x.json"], "x.json"),
+    "scenario": ([*SIMULATE, "--simulation", "edg"], "edge"),
+    "load": ([*SIMULATE, "--max-concurrency", "7"], "there: 4"),
+    "bad load": ([*SIMULATE, "--max-concurrency", "0"], "1,8,32"),
+    "lengths": ([*SIMULATE, "--num-speculative-tokens", "8-1"], "1-8"),
+    "no length": ([*SIMULATE, "--num-speculative-tokens", "60"], "nothing is left to try"),
+    "budget": ([*SIMULATE, "--budget", "3q"], "30m"),
+    "prompts": ([*SIMULATE, "--num-prompts", "1"], "x>=2"),
+    "noise": ([*SIMULATE, "--replay-noise", "-1"], "x>=0"),
+    "storage": ([*SIMULATE, "--storage", "mysql://x"], "sqlite:///FILE"),
+    "stray": ([*SIMULATE, "math"], "unexpected extra argument (math)"),
+    "format": (["export", "--format", "yml"], "'json'"),
+    "no study": (["export"], "spectune run"),
+    "unknown study": (["studies", "show", "abc"], "no studies"),
+    "unknown model": (["models", "Qwen3-8"], "Qwen3-8B"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "advice"), USAGE.values(), ids=USAGE.keys())
+def test_2_says_what_was_meant(spectune, arguments, advice):
+    code, out, err = spectune(*arguments)
+    assert code == 2
+    assert out == ""
+    assert advice in err
+    assert "Traceback" not in err
+    assert windows() == 0
+
+
+def test_3_the_engines_last_words_are_shown(spectune, scenario):
+    path = scenario("dense-chat", faults={"none": {"start_error": "HIP out of memory\nline 2"}})
+    code, out, err = spectune(*SIMULATE, "--simulation", path, "--json")
+    assert (code, out) == (3, "")
+    assert "    HIP out of memory\n    line 2\n" in err
+
+
+def test_4_too_little_time_is_inconclusive(spectune):
+    code, out, _ = spectune(*REPLAY, "--budget", "0.001s")
+    assert code == 4
+    assert "inconclusive" in out.splitlines()[0]
+    code, out, _ = spectune(*REPLAY, "--budget", "0.001s", "--json", "--fresh")
+    assert code == 4
+    assert json.loads(out)["decision"] == "inconclusive"
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_130_interrupted_and_resumed(spectune, monkeypatch, number):
+    run, measured = ReplaySession.run, []
+
+    def interrupted(session, block):
+        measured.append(block.key)
+        if len(measured) == 4:
+            os.kill(os.getpid(), number)
+        return run(session, block)
+
+    monkeypatch.setattr(ReplaySession, "run", interrupted)
+    code, out, err = spectune(*REPLAY, "--json")
+    assert (code, out) == (130, "")
+    assert "the same command resumes" in err
+    assert windows() == 3
+    code, out, _ = spectune(*REPLAY, "--json")
+    assert code == 0
+    assert json.loads(out)["cost"]["probes"] == len(measured) - 1  # the fourth was lost
+
+
+def test_help_and_version(spectune):
+    for arguments in (["--help"], ["--version"], *([verb, "--help"] for verb in VERBS)):
+        code, out, err = spectune(*arguments)
+        assert (code, err) == (0, "")
+        assert out
+    assert all(f"  {verb} " in spectune("--help")[1] for verb in VERBS)
+
+
+# --------------------------------------------------------------------------------------- JSON
+
+
+PRINTS = {
+    "run": [*REPLAY, "--json"],
+    "dry run": [*SIMULATE, "--dry-run", "--json"],
+    "methods": ["methods", "--json"],
+    "models": ["models", "--json"],
+    "workloads": ["workloads", "--json"],
+    "studies list": ["studies", "list", "--json"],
+    "studies path": ["studies", "path", "--json"],
+}
+OF_A_STUDY = {
+    "studies show": ["studies", "show", "--json"],
+    "recording": ["studies", "show", "--recording"],
+    "export": ["export"],
+    "run again": [*REPLAY, "--json"],
+}
+
+
+@pytest.mark.parametrize("arguments", PRINTS.values(), ids=PRINTS.keys())
+def test_json_is_one_document_and_nothing_else(spectune, arguments):
+    code, out, _ = spectune(*arguments)
+    assert code == 0
+    assert isinstance(json.loads(out), dict)
+    assert out.endswith("}\n")
+
+
+def test_json_of_a_stored_study(spectune):
+    first = json.loads(spectune(*REPLAY, "--json")[1])
+    for what, arguments in OF_A_STUDY.items():
+        code, out, _ = spectune(*arguments)
+        assert code == 0
+        document = json.loads(out)
+        if what == "recording":
+            assert document["schema"] == "spectune.recording/1"
+            assert document["baseline"][0]["output_tokens_per_second"] > 0
+        else:
+            assert document == first
+    removed = json.loads(spectune("studies", "rm", first["study"], "--yes", "--json")[1])
+    assert removed["removed"]["id"] == first["study"]
+
+
+def test_a_recording_of_a_study_is_played_back(spectune):
+    first = json.loads(spectune(*REPLAY, "--json")[1])
+    spectune("studies", "show", "--recording", "-o", "mine.json")
+    again = ("run", "--engine", "replay", "--recording", "mine.json", "--json")
+    second = json.loads(spectune(*again)[1])
+    assert second["method"] == first["method"]
+    assert second["num_speculative_tokens"] == first["num_speculative_tokens"]
+    assert second["speedup"]["value"] == pytest.approx(first["speedup"]["value"])
+
+
+# ------------------------------------------------------------------------------------ options
+
+
+def test_a_finished_study_is_answered_and_fresh_is_not(spectune):
+    first = json.loads(spectune(*REPLAY, "--json")[1])
+    code, out, err = spectune(*REPLAY, "--json")
+    assert (code, json.loads(out)) == (0, first)
+    assert "already finished" in err
+    third = json.loads(spectune(*REPLAY, "--json", "--fresh")[1])
+    assert third["study"] == f"{first['study']}-2"
+    assert windows() == 2 * first["cost"]["probes"]
+
+
+def test_dry_run_starts_nothing(spectune):
+    code, out, _ = spectune(*SIMULATE, "--dry-run", "--simulation", "three-loads")
+    assert code == 0
+    # baseline, three methods with live N, the confirmation
+    assert "about 5 engine starts" in out
+    assert "gemma4_mtp N=0..6 live" in out and "concurrency 1, 16, 128" in out
+    assert windows() == 0
+
+
+def test_dry_run_prints_the_very_commands(spectune, tmp_path):
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
+    code, out, _ = spectune(
+        "run", "--model", model, "--workload", "math", "--methods", "ngram",
+        "--num-speculative-tokens", "2,4", "--dry-run", "--json",
+        "--", "--dtype", "float32", "--methods",
+    )  # fmt: skip
+    assert code == 0
+    preview = json.loads(out)
+    assert [c["num_speculative_tokens"] for c in preview["candidates"]] in ([4, 2], [2, 4])
+    assert len(preview["commands"]) == 2
+    for command in preview["commands"]:
+        assert str(model) in command
+        assert "--dtype float32 --methods" in command  # unchanged, though it is an option of ours
+    assert "ngram" in preview["commands"][1] and "ngram" not in preview["commands"][0]
+
+
+def test_without_live_n(spectune):
+    for switch in ("--no-live-n", "--no-replay-live-n"):
+        _, out, _ = spectune(*REPLAY, "--dry-run", switch)
+        # baseline, five N of eagle3, the confirmation
+        assert "about 7 engine starts" in out
+
+
+def test_methods_and_lengths_are_narrowed(spectune):
+    _, out, _ = spectune(
+        *SIMULATE, "--methods", "ngram,eagle3", "--num-speculative-tokens", "2-3,5", "--json"
+    )
+    tried = {(c["method"], c["num_speculative_tokens"]) for c in json.loads(out)["candidates"]}
+    assert tried == {(m, n) for m in ("eagle3", "ngram") for n in (2, 3, 5)}
+
+
+def test_the_seed_counts(spectune):
+    noisy = (*REPLAY, "--replay-noise", "0.05", "--fast", "--json")
+    one, same, other = (
+        json.loads(spectune(*noisy, "--seed", seed, "--fresh")[1]) for seed in (1, 1, 2)
+    )
+    assert one["speedup"] == same["speedup"] != other["speedup"]
+
+
+VARIABLES = {
+    "SPECTUNE_ENGINE": "replay",
+    "SPECTUNE_RECORDING": str(RECORDING),
+    "SPECTUNE_JSON": "1",
+    "SPECTUNE_NUM_SPECULATIVE_TOKENS": "2,3",
+    "SPECTUNE_STORAGE": "sqlite:///elsewhere.db",
+    "SPECTUNE_OUTPUT": "out.json",
+}
+
+
+def test_variables_stand_in_for_options(spectune, monkeypatch, tmp_path):
+    for name, value in VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    code, out, _ = spectune("run")
+    assert code == 0
+    lengths = {c["num_speculative_tokens"] for c in json.loads(out)["candidates"]}
+    assert lengths == {2, 3}
+    assert len(list_studies(f"sqlite:///{tmp_path}/elsewhere.db")) == 1
+    assert json.loads((tmp_path / "out.json").read_text()) == json.loads(out)
+
+
+def test_the_command_line_wins_over_variables(spectune, monkeypatch):
+    for name, value in VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    _, out, _ = spectune("run", "--num-speculative-tokens", "4")
+    assert {c["num_speculative_tokens"] for c in json.loads(out)["candidates"]} == {4}
+
+
+def effort(spectune, *arguments):
+    """Search and confirmation windows of the baseline tell the preset."""
+    spectune(*SIMULATE, "--methods", "ngram", *arguments)
+    blocks = [w.block for w in load_study().windows if w.arm == "none:0:static:0"]
+    return tuple(sum(block.startswith(role) for block in blocks) for role in ("search", "confirm"))
+
+
+def test_effort(spectune, monkeypatch):
+    assert effort(spectune) == (2, 4)
+    assert effort(spectune, "--fast") == (1, 2)
+    assert effort(spectune, "--rigorous") == (4, 8)
+    monkeypatch.setenv("SPECTUNE_FAST", "1")
+    assert effort(spectune, "--seed", "1") == (1, 2)
+    monkeypatch.setenv("SPECTUNE_FAST", "0")
+    assert effort(spectune, "--seed", "2") == (2, 4)
+    monkeypatch.setenv("SPECTUNE_RIGOROUS", "1")
+    assert effort(spectune, "--seed", "3") == (4, 8)
+
+
+def test_every_option_of_run_has_its_variable():
+    for parameter in run_module.command.params:
+        longs = [name for name in parameter.opts if name.startswith("--")]
+        assert parameter.envvar == "SPECTUNE_" + longs[0][2:].upper().replace("-", "_")
+
+
+# -------------------------------------------------------------------------------------- files
+
+
+def test_output_is_the_json_document(spectune, tmp_path):
+    _, out, _ = spectune(*REPLAY, "-o", "result.json", "--json")
+    assert json.loads((tmp_path / "result.json").read_text()) == json.loads(out)
+    code, out, _ = spectune(*REPLAY, "-o", "result.json")  # an old result may be replaced
+    assert code == 0 and out.startswith("MiniMaxAI")
+
+
+@pytest.mark.parametrize("place", ["missing/result.json", "studies"])
+def test_unwritable_output_is_found_before_measuring(spectune, place):
+    code, out, err = spectune(*REPLAY, "-o", place)
+    assert (code, out) == (2, "")
+    assert place.split("/")[0] in err and "Traceback" not in err
+    assert list_studies() == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_output_is_found_before_measuring(spectune, tmp_path):
+    (tmp_path / "result.json").write_text("{}")
+    (tmp_path / "result.json").chmod(0o400)
+    code, _, err = spectune(*REPLAY, "-o", "result.json")
+    assert code == 2 and "result.json" in err
+    assert list_studies() == []
+
+
+def test_an_output_lost_meanwhile_does_not_take_the_answer(spectune, monkeypatch):
+    monkeypatch.setattr(run_module, "require_writable", lambda file: None)
+    code, out, err = spectune(*REPLAY, "-o", "missing/result.json", "--json")
+    assert code == 2 and "cannot write missing/result.json" in err
+    assert json.loads(out)["method"] == "eagle3"
+
+
+# ------------------------------------------------------------------------------------- export
+
+
+@pytest.fixture
+def stored(spectune):
+    """A study whose method has a drafter; its id."""
+    plan = plan_of(settings={"greedy_prompts": 0}, mtp=[1])
+    space = MethodSpace(
+        method="eagle3", lengths=(3,), config={"method": "eagle3", "model": "acme/draft"}
+    )
+    plan = plan.model_copy(update={"spaces": (space,)})
+    rates = {("none", 0): 100.0, ("eagle3", 3): 200.0}
+    with open_study(None, plan) as study:
+        tune(plan, Scripted(rates), study, lambda text: None)
+    return study.id
+
+
+CONFIG = {"method": "eagle3", "model": "acme/draft", "num_speculative_tokens": 3}
+
+
+def test_export_forms(spectune, stored):
+    document = json.loads(spectune("export", stored)[1])
+    assert document["speculative_config"] == CONFIG
+    assert document == json.loads(spectune("export", stored[:4], "--format", "json")[1])
+    _, out, _ = spectune("export", "--format", "speculative-config")
+    assert json.loads(out) == CONFIG
+    assert len(out.splitlines()) == 1
+    _, out, _ = spectune("export", "--format", "command")
+    # as a shell reads it
+    words = subprocess.run(
+        ["bash", "-c", f"printf '%s\\n' {out}"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert words[:3] == ["vllm", "serve", "acme/small"]
+    assert words[3] == "--speculative-config" and json.loads(words[4]) == CONFIG
+
+
+def test_export_of_no_speculation(spectune):
+    spectune(*SIMULATE, "--simulation", "no-gain")
+    assert spectune("export", "--format", "command")[1] == "vllm serve simulated/dense-8b\n"
+    code, out, err = spectune("export", "--format", "speculative-config")
+    assert (code, out) == (2, "")
+    assert "do_not_speculate" in err
+
+
+def test_export_of_an_unfinished_study(spectune, monkeypatch):
+    def interrupted(session, block):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ReplaySession, "run", interrupted)
+    assert spectune(*REPLAY)[0] == 130
+    code, out, err = spectune("export")
+    assert (code, out) == (2, "")
+    assert "no recommendation yet" in err and "resumes" in err
+
+
+# --------------------------------------------------------------------------------- the process
+
+
+def python(*arguments, **more):
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=60, **more
+    )
+
+
+def test_module_form(tmp_path):
+    result = python("-m", "autotune", "--version")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("spectune, version ")
+    result = python("-m", "autotune", "studies", "path", "--json", cwd=tmp_path)
+    place = Path(json.loads(result.stdout)["path"])
+    assert place == tmp_path / "studies/spectune.db"
+    assert python("-m", "autotune", "rnu").returncode == 2
+
+
+def test_help_imports_nothing_heavy():
+    code = """
+import contextlib, io, sys
+from autotune.cli import invoke
+with contextlib.redirect_stdout(io.StringIO()):
+    assert invoke(["--help"]) == 0 and invoke(["run", "--help"]) == 0
+heavy = {"optuna", "sqlalchemy", "scipy", "numpy", "torch", "vllm", "rich"}
+print(sorted(heavy & set(sys.modules)))
+"""
+    assert python("-c", code).stdout == "[]\n"
+
+
+def test_the_streams_of_a_real_process(tmp_path):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SPECTUNE_")}
+    with contextlib.chdir(tmp_path):
+        result = python("-m", "autotune", *REPLAY, "--json", env=environment)
+    assert result.returncode == 0
+    document = json.loads(result.stdout)
+    assert (document["method"], document["num_speculative_tokens"]) == ("eagle3", 4)
+    assert (tmp_path / "studies/spectune.db").exists()
+    assert "\x1b" not in result.stderr  # no bars where there is no terminal
+    assert "Trial" not in result.stderr  # Optuna's own log

@@ -1,0 +1,698 @@
+"""Whole studies on recordings, simulations and a scripted engine, with real SQLite stores."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import statistics
+import tempfile
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from tuner_samples import PUBLISHED, Scripted, Stage, Watched, plan_of, replay, simulate
+
+from autotune.errors import (
+    EngineDiedError,
+    EngineError,
+    EngineStartError,
+    LiveSwitchError,
+    UnusableMeasurementError,
+)
+from autotune.plan import Request, make_plan
+from autotune.records import BlockRole, Status
+from autotune.store import load_study, open_study, remove_study
+from autotune.tuner import recall
+
+S01 = sorted(PUBLISHED.glob("s01-*.json"))
+
+
+@contextlib.contextmanager
+def folder_in_memory():
+    """Where the system has it: a study commits often, and a disk takes its time for each."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory):
+    file = tmp_path_factory.mktemp("empty") / "study.db"
+    with open_study(f"sqlite:///{file}", plan_of(mtp=[1])) as study:
+        pass
+    remove_study(f"sqlite:///{file}", study.id)
+    return file
+
+
+@pytest.fixture
+def stage(empty):
+    with folder_in_memory() as folder:
+        yield Stage(folder, empty)
+
+
+@pytest.fixture
+def scenario(tmp_path):
+    """A packaged scenario with changes."""
+
+    def write(name, **changes):
+        text = (files("autotune") / "scenarios" / f"{name}.json").read_text()
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps({**json.loads(text), **changes}))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def recording(tmp_path):
+    """A recording of one method at one load: rates by N, the baseline at 0."""
+
+    def write(rates, method="mtp", load=1):
+        points = [
+            {
+                "method": method,
+                "num_speculative_tokens": n,
+                "concurrency": load,
+                "output_tokens_per_second": rate,
+            }
+            for n, rate in rates.items()
+            if n
+        ]
+        document = {
+            "schema": "spectune.recording/1",
+            "model": "acme/small",
+            "workload": "by hand",
+            "baseline": [{"concurrency": load, "output_tokens_per_second": rates[0]}],
+            "points": points,
+        }
+        path = tmp_path / "recording.json"
+        path.write_text(json.dumps(document))
+        return path
+
+    return write
+
+
+def recorded(path):
+    """Throughput by (method, N), read from the file; these recordings have one load."""
+    document = json.loads(path.read_text())
+    table = {("none", 0): document["baseline"][0]["output_tokens_per_second"]}
+    for point in document["points"]:
+        key = point["method"], point["num_speculative_tokens"]
+        table[key] = point["output_tokens_per_second"]
+    return table
+
+
+def regret(path, recommendation):
+    table = recorded(path)
+    chosen = recommendation.method, recommendation.num_speculative_tokens
+    return 1 - table[chosen] / max(table.values())
+
+
+def number_of_methods(path):
+    return len({point["method"] for point in json.loads(path.read_text())["points"]})
+
+
+def status(recommendation, method):
+    return {
+        c.num_speculative_tokens: c.status for c in recommendation.candidates if c.method == method
+    }
+
+
+# ---------------------------------------------------------------------- published recordings
+
+
+def test_there_are_24_published_panels():
+    assert len(S01) == 24
+
+
+@pytest.mark.parametrize("path", S01, ids=lambda path: path.stem[4:])
+def test_published_panel_with_live_n(stage, path):
+    engine = Watched(replay(path))
+    result = stage.tune(engine)
+    assert regret(path, result) <= 0.015
+    assert result.cost.engine_starts == len(engine.starts) <= number_of_methods(path) + 2
+    assert result.cost.probes == len(engine.windows)
+    assert result.decision == "speculate"  # every panel has a method that gains
+    table = recorded(path)
+    gain = table[result.method, result.num_speculative_tokens] / table["none", 0]
+    assert result.speedup.value == pytest.approx(gain)  # no noise was asked for
+    assert result.speedup.low < gain < result.speedup.high
+
+
+@pytest.fixture(scope="module")
+def static_results(empty):
+    """The panels of one data set without live N."""
+    request = Request(live_n=False)
+    with folder_in_memory() as folder:
+        stage = Stage(folder, empty)
+        paths = [path for path in S01 if "humaneval" in path.stem]
+        yield {path: stage.tune(replay(path, live_n=False), request) for path in paths}
+
+
+def test_without_live_n_the_starts_are_kept(static_results):
+    assert len(static_results) == 6
+    for path, result in static_results.items():
+        assert result.cost.engine_starts <= 2 * number_of_methods(path) + 1
+        assert result.decision == "speculate"
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="without live N only measured candidates are chosen, though the profile of one start "
+    "predicts the shorter N; with one method that is a single probe",
+)
+def test_without_live_n_at_most_3_percent_are_lost(static_results):
+    assert max(regret(*item) for item in static_results.items()) <= 0.03
+
+
+def test_a_tie_goes_to_the_smaller_n(stage):
+    """Qwen3.6-35B-A3B on an AMD APU: N=4 is the best point, N=2 is within 1 % of it."""
+    path = PUBLISHED / "s06-qwen3.6-35b-a3b-awq-4-bit-274-in-256-out-t-0.json"
+    table = recorded(path)
+    assert max(table, key=table.get) == ("mtp", 4)
+    assert 0.99 < table["mtp", 2] / table["mtp", 4] < 1
+    result = stage.tune(replay(path))
+    assert (result.method, result.num_speculative_tokens) == ("mtp", 2)
+
+
+def test_a_tie_is_said(stage):
+    rates = {("none", 0): 100.0, ("mtp", 3): 179.0, ("mtp", 4): 180.0}
+    given = {"greedy_prompts": 0, "search_blocks": 6}
+    result = stage.tune(Scripted(rates), plan=plan_of(settings=given, mtp=[3, 4]))
+    assert (result.method, result.num_speculative_tokens) == ("mtp", 3)
+    assert any("mtp N=4" in warning and "tie" in warning for warning in result.warnings)
+
+
+def test_high_acceptance_that_does_not_pay_is_refused(stage, recording):
+    """Qwen3.5-0.8B, MTP N=1: 1.97 tokens per step and 0.375 of the speed."""
+    result = stage.tune(replay(recording({0: 342.2, 1: 128.3})))
+    assert (result.decision, result.method) == ("do_not_speculate", "none")
+    assert result.speedup.high < 0.5
+
+
+def test_a_recording_is_seen_through_probes_only(stage, recording):
+    """What was not probed is predicted, with no throughput of its own."""
+    result = stage.tune(replay(S01[0]))
+    for candidate in result.candidates:
+        measured = candidate.output_tokens_per_second
+        assert (measured is None) == (candidate.status == Status.PREDICTED)
+        if measured is not None:
+            key = candidate.method, candidate.num_speculative_tokens
+            assert measured == pytest.approx(recorded(S01[0])[key])
+
+
+# -------------------------------------------------------------------------------- simulation
+
+
+def chosen_regret(engine, choice):
+    method, n = choice.method, choice.num_speculative_tokens
+    return 1 - engine.truth(method, n, choice.concurrency) / engine.best(choice.concurrency)[2]
+
+
+# 1 % tie margin plus what 1 % noise in two blocks leaves open
+WITHIN = {"dense-chat": 0.02, "edge": 0.02, "tie": 0.02, "faulty": 0.02, "moe-low-load": 0.03,
+          "three-loads": 0.03, "drifting": 0.05}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_the_simulators_optimum_is_found(stage, name):
+    engine = simulate(name)
+    result = stage.tune(engine)
+    assert result.decision == "speculate"
+    for choice in result.per_concurrency:
+        assert chosen_regret(engine, choice) <= WITHIN[name]
+    if name not in ("faulty", "drifting"):
+        assert result.cost.engine_starts <= len(engine.scenario.methods) + 2
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        4,
+        pytest.param(
+            48,
+            marks=pytest.mark.xfail(
+                strict=True, reason="the cost model smooths the capture-size cliff away"
+            ),
+        ),
+    ],
+)
+def test_steps_and_a_cliff(stage, load):
+    engine = simulate("steps", seed=1)
+    result = stage.tune(engine, Request(seed=1))
+    (choice,) = (c for c in result.per_concurrency if c.concurrency == load)
+    assert chosen_regret(engine, choice) <= 0.02
+
+
+def test_no_gain_means_no_speculation(stage):
+    result = stage.tune(simulate("no-gain"))
+    assert (result.decision, result.method) == ("do_not_speculate", "none")
+    assert result.num_speculative_tokens == 0
+    assert result.speculative_config is None
+    assert result.vllm_serve_args == ()
+    assert "speculative" not in result.serve_command
+    assert result.speedup.high < 1  # the best that was seen
+    assert [c.method for c in result.per_concurrency] == ["none"]
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="the machine also moves between the confirmation and its fresh baseline, and the "
+    "interval does not know",
+)
+def test_the_interval_holds_on_a_drifting_machine(stage):
+    """95 % intervals: at least 3 of 4 hold the truth with a probability of 98.6 %."""
+    held = 0
+    for seed in range(4):
+        engine = simulate("drifting", seed=seed)
+        result = stage.tune(engine, Request(seed=seed))
+        method, n = result.method, result.num_speculative_tokens
+        truth = engine.truth(method, n, 8) / engine.truth("none", 0, 8)
+        held += result.speedup.low <= truth <= result.speedup.high
+    assert held >= 3
+
+
+def test_drift_starts_the_baseline_once_more(stage):
+    engine = Watched(simulate("drifting"))
+    result = stage.tune(engine)
+    assert "none:0:static:1" in [arm.key for arm in engine.starts]
+    assert any("reference block moved by" in warning for warning in result.warnings)
+
+
+# -------------------------------------------------------------------------------------- noise
+
+
+def test_the_winners_curse_is_not_in_the_answer(stage, recording):
+    """Five equal candidates, 5 % noise: whichever wins, its speed-up is 1.5.
+
+    A fast confirmation is the mean of 2 log ratios with sd 0.05 sqrt(2), so its sd is 0.05. Over
+    16 seeds the mean error has a standard error of 0.0125; 3 of them are allowed. The best of
+    five single probes would be 1.16 x 0.05 too high (order statistics of the normal), and more
+    with its baseline's noise.
+    """
+    path = recording({0: 100.0, **dict.fromkeys(range(1, 6), 150.0)})
+    errors, held = [], 0
+    for seed in range(16):
+        request = Request(seed=seed, effort="fast")
+        result = stage.tune(replay(path, noise=0.05, seed=seed), request)
+        errors.append(math.log(result.speedup.value / 1.5))
+        held += result.speedup.low <= 1.5 <= result.speedup.high
+    assert abs(statistics.fmean(errors)) < 3 * 0.05 / math.sqrt(16)
+    # chi with 15 degrees of freedom: outside these bounds with a probability of 0.2 %
+    assert 0.05 * 0.48 < statistics.stdev(errors) < 0.05 * 1.6
+    assert held >= 12  # binomial(16, 0.95): fewer with a probability of 0.1 %
+
+
+def test_close_calls_are_raced_in_turn(stage, recording):
+    """Equal candidates get their second block one after the other, on the running engine."""
+    path = recording({0: 100.0, **dict.fromkeys(range(1, 5), 150.0)})
+    engine = Watched(replay(path, noise=0.01))
+    stage.tune(engine)
+    searched = [(n, block) for arm, n, block in engine.windows if arm == "mtp:4:live:0"]
+    second = [n for n, block in searched if block.startswith("search:1")]
+    assert len(second) >= 2 and second == sorted(set(second))
+    first = [block for _, block in searched].index("search:1:c1")
+    assert all(block.startswith("search:1") for _, block in searched[first:])
+
+
+# --------------------------------------------------------------------------------- failures
+
+
+def test_failing_methods_do_not_stop_the_study(stage):
+    result = stage.tune(simulate("faulty"))
+    for method, why in [("eagle", "did not start"), ("ngram", "drafted nothing")]:
+        candidates = [c for c in result.candidates if c.method == method]
+        assert {c.status for c in candidates} == {Status.FAILED}
+        assert all(why in c.error for c in candidates)
+        assert all(c.output_tokens_per_second is None for c in candidates)
+    assert result.method == "eagle3"
+    failures = {f.method: f for f in load_study(stage.url).failures}
+    assert "same vocabulary size" in failures["eagle"].last_words
+
+
+def test_an_ignored_switch_falls_back_to_static_starts(stage):
+    engine = Watched(simulate("faulty"))
+    result = stage.tune(engine, Request(methods="mtp,eagle"))
+    static = {n for arm, n, _ in engine.windows if arm.startswith("mtp:") and ":static:0" in arm}
+    assert len(static) >= 2
+    assert result.method == "mtp"
+    assert [w for w in result.warnings if "live N did not work" in w] == [
+        "mtp: live N did not work here; it was started once per N"
+    ]  # eagle never started at all: that is no matter of live N
+    assert {n for arm, n, _ in engine.windows if arm == "mtp:6:live:0"} == {6}
+
+
+def test_every_session_is_closed(stage):
+    engine = Watched(simulate("faulty"))
+    stage.tune(engine)
+    opened = len(load_study(stage.url).engine_starts)
+    failed = sum(start.error is not None for start in load_study(stage.url).engine_starts)
+    assert len(engine.starts) == opened
+    assert engine.closed == opened - failed
+
+
+@pytest.mark.parametrize(
+    "fault", [{"start_error": "out of memory"}, {"dies_after": 3}], ids=["start", "death"]
+)
+def test_without_a_baseline_nothing_is_decided(stage, scenario, fault):
+    path = scenario("dense-chat", faults={"none": fault})
+    with pytest.raises(EngineError):
+        stage.tune(simulate(path))
+    study = load_study(stage.url)
+    assert study.recommendation is None and study.info.state == "interrupted"
+    assert {w.window.method for w in study.windows} <= {"none"}
+    assert study.failures == ()
+
+
+RATES = {
+    ("none", 0): 100.0,
+    **{("mtp", n): 100.0 + 20 * n for n in range(1, 5)},
+    ("ngram", 2): 130.0,
+}
+
+
+def small_plan(**settings):
+    given = {"greedy_prompts": 0, "search_blocks": 1, "confirm_blocks": 2, **settings}
+    return plan_of(settings=given, mtp=[1, 2, 3, 4], ngram=[2])
+
+
+def raising(error, method="mtp", n=None, roles=tuple(BlockRole)):
+    def react(arm, at, block, window):
+        if arm.method == method and n in (None, at) and block.role in roles:
+            raise error
+        return
+
+    return react
+
+
+def test_a_scripted_study(stage):
+    result = stage.tune(Watched(Scripted(RATES)), plan=small_plan())
+    assert (result.method, result.num_speculative_tokens) == ("mtp", 4)
+    assert result.speedup.value == pytest.approx(1.8)
+    assert result.cost.engine_starts == 4  # M + 2
+
+
+def test_one_failing_n_leaves_the_method(stage):
+    react = raising(UnusableMeasurementError("garbage"), n=4)
+    result = stage.tune(Scripted(RATES, react), plan=small_plan())
+    assert (result.method, result.num_speculative_tokens) == ("mtp", 3)
+    assert status(result, "mtp")[4] == Status.FAILED
+
+
+def test_two_failing_n_end_the_method(stage):
+    engine = Watched(Scripted(RATES, raising(EngineDiedError("gone"))))
+    result = stage.tune(engine, plan=small_plan())
+    assert set(status(result, "mtp").values()) == {Status.FAILED}
+    assert (result.method, result.num_speculative_tokens) == ("ngram", 2)
+    assert sum(arm.method == "mtp" for arm in engine.starts) == 2
+    assert load_study(stage.url).failures[-1].num_speculative_tokens is None
+
+
+def test_when_everything_fails_the_baseline_stays(stage):
+    def start(arm):
+        if arm.method != "none":
+            raise EngineStartError("no", last_words="ValueError: no")
+
+    result = stage.tune(Scripted(RATES, start=start), plan=small_plan())
+    assert (result.decision, result.method, result.speedup) == ("do_not_speculate", "none", None)
+    assert "every candidate failed: their `error` says why" in result.warnings
+    assert [c.decision for c in result.per_concurrency] == ["do_not_speculate"]
+
+
+def test_a_finalist_that_fails_makes_room_for_the_next(stage):
+    react = raising(EngineDiedError("gone"), n=4, roles=(BlockRole.CONFIRM,))
+    result = stage.tune(Scripted(RATES, react), plan=small_plan())
+    assert (result.method, result.num_speculative_tokens) == ("mtp", 3)
+    assert status(result, "mtp")[4] == Status.FAILED
+    assert status(result, "mtp")[3] == Status.CONFIRMED
+
+
+def test_finalists_that_all_fail_leave_no_answer(stage):
+    react = raising(EngineDiedError("gone"), roles=(BlockRole.CONFIRM,))
+    rates = {key: rate for key, rate in RATES.items() if key[0] != "ngram"}
+    plan = plan_of(settings={"greedy_prompts": 0, "search_blocks": 1}, mtp=range(1, 6))
+    result = stage.tune(Scripted({**rates, ("mtp", 5): 181.0}, react), plan=plan)
+    assert (result.decision, result.method) == ("inconclusive", "none")
+    assert any("no candidate could be confirmed" in warning for warning in result.warnings)
+
+
+def drifting(arm, n, block, window):
+    """Everything after the search runs at 0.7 of the speed."""
+    if arm.generation == 0:
+        return None
+    slower = 0.7 * window.output_tokens_per_second
+    return window.model_copy(update={"output_tokens_per_second": slower})
+
+
+def test_drift_is_taken_out_of_the_answer(stage):
+    result = stage.tune(Scripted(RATES, drifting), plan=small_plan())
+    assert result.speedup.value == pytest.approx(1.8)  # not 1.8 x 0.7
+    assert any("moved by -30.0%" in warning for warning in result.warnings)
+
+
+def test_a_baseline_that_fails_then_is_not_the_finalists_fault(stage):
+    def start(arm):
+        if arm.key == "none:0:static:1":
+            raise EngineStartError("port taken")
+
+    with pytest.raises(EngineStartError, match="port taken"):
+        stage.tune(Scripted(RATES, drifting, start), plan=small_plan())
+    assert load_study(stage.url).failures == ()
+    result = stage.tune(Scripted(RATES, drifting), plan=small_plan())
+    assert (result.method, result.num_speculative_tokens) == ("mtp", 4)
+
+
+def texts(change):
+    """Greedy outputs of mtp N=4 on its static start are changed."""
+
+    def react(arm, n, block, window):
+        if (arm.method, n, block.role) != ("mtp", 4, BlockRole.GREEDY):
+            return None
+        return change(window)
+
+    return react
+
+
+def test_different_greedy_outputs_are_a_warning(stage):
+    def change(window):
+        (answer,) = window.requests
+        changed = answer.model_copy(update={"text": "to pay"})
+        return window.model_copy(update={"requests": (changed,)})
+
+    engine = Scripted(RATES, texts(change), outputs=True)
+    result = stage.tune(engine, plan=small_plan(greedy_prompts=1))
+    assert result.num_speculative_tokens == 4
+    # "to p0" and "to pay" part at character 4
+    (warning,) = (w for w in result.warnings if "greedy" in w)
+    assert "1 of 1" in warning and "p0 at character 4" in warning
+
+
+def test_degenerate_output_fails_the_finalist(stage):
+    def change(window):
+        return window.model_copy(update={"flags": ("degenerate_output",)})
+
+    engine = Scripted(RATES, texts(change), outputs=True)
+    result = stage.tune(engine, plan=small_plan(greedy_prompts=1))
+    assert result.num_speculative_tokens == 3
+    (failed,) = (c for c in result.candidates if (c.method, c.num_speculative_tokens) == ("mtp", 4))
+    assert failed.status == Status.FAILED and "broken output" in failed.error
+
+
+# ------------------------------------------------------------------------------------- resume
+
+
+def stop_after(k):
+    """Interrupt where the engine would measure its window k + 1."""
+    left = [k]
+
+    def before(what):
+        if what == "window":
+            left[0] -= 1
+            if left[0] < 0:
+                raise KeyboardInterrupt
+
+    return before
+
+
+def without_run(result):
+    """What a study says, without what belongs to one run of it."""
+    document = result.model_dump(mode="json", exclude={"created_at", "study"})
+    return {**document, "cost": document["cost"]["probes"]}
+
+
+REPLAYED = PUBLISHED / "s01-gemma-4-31b-it-mbpp.json"
+
+
+def make_replay():
+    return replay(REPLAYED)
+
+
+def make_noisy():
+    return replay(REPLAYED, noise=0.03, seed=2)
+
+
+def make_faulty():
+    return simulate("faulty", noise=0.01, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("make", "stops"),
+    [(make_replay, (0, 2, 7, 13)), (make_noisy, (12, 20)), (make_faulty, (13, 17))],
+)
+def test_an_interrupted_study_goes_on(stage, make, stops):
+    whole = Watched(make())
+    expected = stage.tune(whole)
+    for k in stops:
+        engine = Watched(make(), stop_after(k))
+        with pytest.raises(KeyboardInterrupt):
+            stage.tune(engine, fresh=True)
+        assert engine.closed == len(engine.starts) - refused(stage)
+        assert load_study(stage.url).info.state == "interrupted"
+        rest = Watched(make())
+        result = stage.tune(rest)
+        measured = engine.windows + rest.windows
+        assert len(engine.windows) <= k
+        assert len(measured) == len(set(measured))
+        assert sorted(measured) == sorted(whole.windows)
+        assert without_run(result) == without_run(expected)
+
+
+def refused(stage):
+    return sum(start.error is not None for start in load_study(stage.url).engine_starts)
+
+
+def test_interrupted_again_and_again(stage):
+    """One window a run, two methods: restarts cost the search none of its starts."""
+    whole = Watched(Scripted(RATES))
+    expected = stage.tune(whole, plan=small_plan())
+    measured = []
+    for run, _ in enumerate(whole.windows):
+        engine = Watched(Scripted(RATES), stop_after(1))
+        with contextlib.suppress(KeyboardInterrupt):
+            result = stage.tune(engine, plan=small_plan(), fresh=run == 0)
+        measured += engine.windows
+    assert sorted(measured) == sorted(whole.windows)
+    assert without_run(result) == without_run(expected)
+
+
+def test_a_trial_lost_before_its_proposal_is_no_obstacle(stage):
+    engine = make_replay()
+    plan = make_plan(Request(), engine)
+    expected = without_run(stage.tune(make_replay(), fresh=True))
+    with open_study(stage.url, plan, fresh=True) as study:
+        study.optuna_study().ask()  # the process died here
+        half = study.optuna_study().ask()
+        half.suggest_categorical("method", [space.method for space in plan.spaces])
+    assert without_run(stage.tune(engine)) == expected
+
+
+def test_confirmation_is_not_recalled_into_the_search(stage):
+    engine = Watched(make_noisy())
+    stage.tune(engine)
+    plan = make_plan(Request(), make_noisy())
+    with open_study(stage.url, plan) as study:
+        knowledge = recall(plan, study)
+        fresh = [w for w in study.windows() if w.arm.endswith(":1")]
+        method, n = fresh[0].window.method, fresh[0].window.num_speculative_tokens
+        assert any(w.block.startswith("reference") for w in fresh)
+        assert all(":search:" not in w.block for w in fresh)
+        pooled = knowledge.windows(method, n, None)
+    assert pooled and all(w.block.startswith("search") for w in pooled)
+
+
+def test_a_finished_study_answers_from_its_store(stage):
+    first = stage.tune(make_replay())
+    engine = Watched(make_replay())
+    assert stage.tune(engine) == first
+    assert engine.starts == []
+    assert f"study {first.study} is already finished; --fresh measures again" in stage.said
+
+
+def test_fresh_measures_again(stage):
+    first = stage.tune(make_replay())
+    engine = Watched(make_replay())
+    second = stage.tune(engine, fresh=True)
+    assert second.study != first.study
+    assert len(engine.windows) == first.cost.probes
+    assert without_run(second) == without_run(first)
+
+
+# ------------------------------------------------------------------------------------- budget
+
+
+class Clock:
+    """Time that only the engine's work takes: 100 s a start, 10 s a window."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def work(self, what):
+        self.now += {"start": 100.0, "window": 10.0}[what]
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("autotune.measure.time", clock)
+    return clock
+
+
+def test_a_budget_is_kept(stage, clock):
+    """Baseline 140 s, confirmation 130 s: 130 s are left for mtp's start and three probes."""
+    plan = small_plan(budget_seconds=400.0)
+    engine = Watched(Scripted(RATES), clock.work)
+    result = stage.tune(engine, plan=plan)
+    assert result.stopped_because == "the budget was spent"
+    assert result.decision == "speculate"
+    assert clock.now <= 400.0
+    assert result.cost.total_seconds == pytest.approx(clock.now)
+    assert {arm.method for arm in engine.starts} == {"none", "mtp"}
+
+
+def test_enough_budget_changes_nothing(stage, clock):
+    plan = small_plan(budget_seconds=10_000.0)
+    result = stage.tune(Watched(Scripted(RATES), clock.work), plan=plan)
+    assert result.stopped_because.startswith("no unmeasured candidate could still win")
+    assert (result.method, result.num_speculative_tokens) == ("mtp", 4)
+
+
+def test_no_budget_for_any_candidate_is_no_answer(stage, clock):
+    plan = small_plan(budget_seconds=150.0)
+    result = stage.tune(Watched(Scripted(RATES), clock.work), plan=plan)
+    assert (result.decision, result.method, result.speedup) == ("inconclusive", "none", None)
+    assert [c.decision for c in result.per_concurrency] == ["inconclusive"]
+    assert {c.status for c in result.candidates} == {Status.PREDICTED}
+    assert any("too thin" in warning for warning in result.warnings)
+
+
+def test_starts_that_ran_out_are_said(stage, recording):
+    """One method without live N: one probe, and the search does not claim more."""
+    path = recording({0: 100.0, 1: 150, 2: 160, 3: 105})
+    result = stage.tune(replay(path, live_n=False), Request(live_n=False))
+    assert result.cost.engine_starts == 3
+    assert result.stopped_because == (
+        "the engine starts were spent; 2 unmeasured candidates might still win"
+    )
+
+
+def test_a_live_switch_that_fails_once_is_not_tried_again_after_resuming(stage):
+    """mtp fell back to static starts; an interruption does not make it live again."""
+
+    def react(arm, n, block, window):
+        if arm.live and n != arm.num_speculative_tokens:
+            raise LiveSwitchError(f"N={n} is not in force")
+        return
+
+    first = Watched(Scripted(RATES, react), stop_after(7))
+    with pytest.raises(KeyboardInterrupt):
+        stage.tune(first, plan=small_plan())
+    assert any(arm.method == "mtp" and not arm.live for arm in first.starts)
+    second = Watched(Scripted(RATES, react))
+    result = stage.tune(second, plan=small_plan())
+    assert not any(arm.method == "mtp" and arm.live for arm in second.starts)
+    assert "mtp: live N did not work here; it was started once per N" in result.warnings
