@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from autotune import stats
 from autotune.errors import EngineError, UnusableMeasurementError
 from autotune.knowledge import Key, Knowledge, Load
 from autotune.measure import Lab
@@ -22,6 +23,8 @@ from autotune.records import (
     Window,
 )
 
+MAX_REFERENCES = 3
+SUSPICIOUS_Z, DRIFT_Z = 2.0, 3.0  # in standard deviations of the noise
 MAX_FINALISTS = 3  # finalists that may fail on their static start before the search gives up
 
 
@@ -82,10 +85,8 @@ class Measured(NamedTuple):
 def _measure(lab: Lab, knowledge: Knowledge, method: str, n: int) -> Measured:
     """Run the finalist on its own start; raises EngineError when it cannot do it."""
     arm, settings = lab.confirm_arm(knowledge.spaces[method], n), lab.plan.settings
-    drift: dict[Load, float] = {}
     lab.progress(f"confirming {method} N={n} on a fresh start")
-    for load in lab.plan.concurrencies if settings.repeats else ():
-        drift[load] = _drift(lab, knowledge, arm, n, load)
+    drift = _drifts(lab, knowledge, arm, n) if settings.repeats else {}
     greedy = _greedy_check(lab, arm, n) if settings.greedy_prompts else None
     return Measured(method, n, _held_out(lab, arm, n), drift, greedy)
 
@@ -124,19 +125,33 @@ def _log_ratios(ours: tuple[Window, ...], base: tuple[Window, ...]) -> tuple[flo
     )
 
 
-def _drift(lab: Lab, knowledge: Knowledge, arm: Arm, n: int, load: Load) -> float:
-    """ln(reference block now / the same prompts when the candidate was probed)."""
-    now = lab.window(arm, n, BlockRole.REFERENCE, 0, load)
+def _drift(lab: Lab, knowledge: Knowledge, arm: Arm, n: int, load: Load, references: int) -> float:
+    """ln(reference block now / the same prompts when the candidate was probed).
+
+    `now` is the mean of the first `references` windows.
+    """
+    now = [lab.window(arm, n, BlockRole.REFERENCE, i, load) for i in range(references)]
     then = knowledge.windows(arm.method, n, load)[0]
-    return math.log(now.output_tokens_per_second / then.output_tokens_per_second)
+    rates = [math.log(window.output_tokens_per_second) for window in now]
+    return stats.mean(rates) - math.log(then.output_tokens_per_second)
 
 
-def _drifted(lab: Lab, knowledge: Knowledge, drift: dict[Load, float]) -> bool:
+def _drifts(lab: Lab, knowledge: Knowledge, arm: Arm, n: int) -> dict[Load, float]:
+    """Drift by load. A suspicious one is looked at again: a window costs less than a start."""
+    loads, drift = lab.plan.concurrencies, dict[Load, float]()
+    for references in range(1, MAX_REFERENCES + 1):
+        drift = {load: _drift(lab, knowledge, arm, n, load, references) for load in loads}
+        if not _drifted(lab, knowledge, drift, SUSPICIOUS_Z):
+            break
+    return drift
+
+
+def _drifted(lab: Lab, knowledge: Knowledge, drift: dict[Load, float], z: float = DRIFT_Z) -> bool:
     """Whether the references moved by more than the margin and more than noise explains."""
     if not drift:
         return False
-    moved = abs(sum(drift.values()) / len(drift))
-    noise = 2 * knowledge.noise * math.sqrt(2 / len(drift))
+    moved = abs(stats.mean(list(drift.values())))
+    noise = z * knowledge.noise * math.sqrt(2 / len(drift))
     return moved > max(lab.plan.settings.drift_margin, noise)
 
 

@@ -28,6 +28,8 @@ SMOOTH_SD, SMOOTH_LENGTH = 0.03, 3.0  # relative residual that neighbouring N sh
 STEP_SD = 0.035  # relative residual of one N alone
 LOAD_LENGTH = 2.5  # loads 2.5 doublings apart share exp(-1/2) of what is learned
 MIN_COST = 0.2
+SCALES = (1.0, 2.0, 4.0, 8.0, 16.0)
+MIN_POINTS_FOR_SCALE = 4
 
 
 class CostPoint(Record):
@@ -44,22 +46,61 @@ def log_cost(points: Sequence[CostPoint], n: int, concurrency: int | None) -> tu
     import numpy as np
 
     prior = INTERCEPT + SLOPE * n
-    variance = _covariance([(n, concurrency)], [(n, concurrency)])[0, 0]
+    here = [(n, concurrency)]
     if not points:
-        return math.log(prior), math.sqrt(variance) / prior
+        return math.log(prior), math.sqrt(_covariance(here, here)[0, 0]) / prior
+    scale = residual_scale(points)
     known = [(p.n, p.concurrency) for p in points]
-    noise = np.diag([(p.relative_sd * p.cost) ** 2 for p in points])
-    among = _covariance(known, known) + noise
-    across = _covariance([(n, concurrency)], known)[0]
-    surprise = np.array([p.cost - (INTERCEPT + SLOPE * p.n) for p in points])
-    gain = np.linalg.solve(among, across)
-    mean = max(MIN_COST, prior + float(gain @ surprise))
+    across = _covariance(here, known, scale)[0]
+    gain = np.linalg.solve(_observed(points, scale), across)
+    mean = max(MIN_COST, prior + float(gain @ _surprise(points)))
+    variance = _covariance(here, here, scale)[0, 0]
     left = max(1e-12, float(variance - gain @ across))
     return math.log(mean), math.sqrt(left) / mean
 
 
+def residual_scale(points: Sequence[CostPoint]) -> float:
+    """How much rougher than usual this method's cost is: a factor on the residual's sd.
+
+    Empirical Bayes: the scale with the largest marginal likelihood, each doubling penalised by
+    one nat. A cliff (a batch above the captured sizes) must not be smoothed away; with few points
+    it cannot be told from a slope, so the usual roughness is kept.
+    """
+    import numpy as np
+
+    if len(points) < MIN_POINTS_FOR_SCALE:
+        return 1.0
+    surprise, best, chosen = _surprise(points), -math.inf, 1.0
+    for doublings, scale in enumerate(SCALES):
+        covariance = _observed(points, scale)
+        _, log_determinant = np.linalg.slogdet(covariance)
+        fit = -0.5 * (float(surprise @ np.linalg.solve(covariance, surprise)) + log_determinant)
+        if fit - doublings > best:
+            best, chosen = fit - doublings, scale
+    return chosen
+
+
+def _surprise(points: Sequence[CostPoint]) -> NDArray[np.float64]:
+    """Measured minus prior cost."""
+    import numpy as np
+
+    return np.array([p.cost - (INTERCEPT + SLOPE * p.n) for p in points])
+
+
+def _observed(points: Sequence[CostPoint], scale: float) -> NDArray[np.float64]:
+    """Prior covariance of the measured costs, their noise included."""
+    import numpy as np
+
+    known = [(p.n, p.concurrency) for p in points]
+    noise = np.diag([(p.relative_sd * p.cost) ** 2 for p in points])
+    result: NDArray[np.float64] = _covariance(known, known, scale) + noise
+    return result
+
+
 def _covariance(
-    left: Sequence[tuple[int, int | None]], right: Sequence[tuple[int, int | None]]
+    left: Sequence[tuple[int, int | None]],
+    right: Sequence[tuple[int, int | None]],
+    scale: float = 1.0,
 ) -> NDArray[np.float64]:
     """Prior covariance of c between two sets of (N, concurrency)."""
     import numpy as np
@@ -68,10 +109,10 @@ def _covariance(
     n2 = np.array([[float(n) for n, _ in right]])
     load1 = np.array([[math.log2(c or 1)] for _, c in left])
     load2 = np.array([[math.log2(c or 1) for _, c in right]])
-    scale = (INTERCEPT + SLOPE * n1) * (INTERCEPT + SLOPE * n2)
+    level = (INTERCEPT + SLOPE * n1) * (INTERCEPT + SLOPE * n2)
     affine = INTERCEPT_SD**2 + SLOPE_SD**2 * n1 * n2
     smooth = SMOOTH_SD**2 * np.exp(-0.5 * ((n1 - n2) / SMOOTH_LENGTH) ** 2)
     alone = STEP_SD**2 * (n1 == n2)
     loads = np.exp(-0.5 * ((load1 - load2) / LOAD_LENGTH) ** 2)
-    result: NDArray[np.float64] = loads * (affine + scale * (smooth + alone))
+    result: NDArray[np.float64] = loads * (affine + level * scale**2 * (smooth + alone))
     return result

@@ -195,6 +195,13 @@ def test_distance_costs_certainty(ratios):
     assert all(a < b for a, b in itertools.pairwise(sds))
 
 
+@given(st.lists(st.floats(0.05, 0.99), min_size=4, max_size=10), st.integers(1, 3))
+def test_positions_nobody_saw_cost_more_certainty(ratios, distance):
+    rates = falling(ratios)
+    shorter = log_tokens_per_step({len(rates): rates}, len(rates) - distance)[1]
+    assert log_tokens_per_step({len(rates): rates}, len(rates) + distance)[1] > shorter
+
+
 @given(st.floats(0.1, 0.95), st.integers(2, 6), st.integers(1, 6))
 def test_a_geometric_decay_goes_on(rate, n, more):
     known = [rate**i for i in range(1, n + 1)]

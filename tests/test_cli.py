@@ -328,7 +328,7 @@ def test_the_command_line_wins_over_variables(spectune, monkeypatch):
 
 def effort(spectune, *arguments):
     """Search and confirmation windows of the baseline tell the preset."""
-    spectune(*SIMULATE, "--methods", "ngram", *arguments)
+    spectune(*SIMULATE, "--methods", "ngram", "--num-speculative-tokens", "3", *arguments)
     blocks = [w.block for w in load_study().windows if w.arm == "none:0:static:0"]
     return tuple(sum(block.startswith(role) for block in blocks) for role in ("search", "confirm"))
 

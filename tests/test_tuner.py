@@ -227,18 +227,7 @@ def test_the_simulators_optimum_is_found(stage, name):
         assert result.cost.engine_starts <= len(engine.scenario.methods) + 2
 
 
-@pytest.mark.parametrize(
-    "load",
-    [
-        4,
-        pytest.param(
-            48,
-            marks=pytest.mark.xfail(
-                strict=True, reason="the cost model smooths the capture-size cliff away"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("load", [4, 48])
 def test_steps_and_a_cliff(stage, load):
     engine = simulate("steps", seed=1)
     result = stage.tune(engine, Request(seed=1))
@@ -257,11 +246,6 @@ def test_no_gain_means_no_speculation(stage):
     assert [c.method for c in result.per_concurrency] == ["none"]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the machine also moves between the confirmation and its fresh baseline, and the "
-    "interval does not know",
-)
 def test_the_interval_holds_on_a_drifting_machine(stage):
     """95 % intervals: at least 3 of 4 hold the truth with a probability of 98.6 %."""
     held = 0
@@ -285,24 +269,23 @@ def test_drift_starts_the_baseline_once_more(stage):
 
 
 def test_the_winners_curse_is_not_in_the_answer(stage, recording):
-    """Five equal candidates, 5 % noise: whichever wins, its speed-up is 1.5.
+    """Four equal candidates, 5 % noise: whichever wins, its speed-up is 1.5.
 
     A fast confirmation is the mean of 2 log ratios with sd 0.05 sqrt(2), so its sd is 0.05. Over
-    16 seeds the mean error has a standard error of 0.0125; 3 of them are allowed. The best of
-    five single probes would be 1.16 x 0.05 too high (order statistics of the normal), and more
-    with its baseline's noise.
+    12 seeds the mean error has a standard error of 0.0144; 3 of them are allowed. The best of
+    four single probes would be 1.03 x 0.05 too high (order statistics of the normal).
     """
-    path = recording({0: 100.0, **dict.fromkeys(range(1, 6), 150.0)})
+    path = recording({0: 100.0, **dict.fromkeys(range(1, 5), 150.0)})
     errors, held = [], 0
-    for seed in range(16):
+    for seed in range(12):
         request = Request(seed=seed, effort="fast")
         result = stage.tune(replay(path, noise=0.05, seed=seed), request)
         errors.append(math.log(result.speedup.value / 1.5))
         held += result.speedup.low <= 1.5 <= result.speedup.high
-    assert abs(statistics.fmean(errors)) < 3 * 0.05 / math.sqrt(16)
-    # chi with 15 degrees of freedom: outside these bounds with a probability of 0.2 %
-    assert 0.05 * 0.48 < statistics.stdev(errors) < 0.05 * 1.6
-    assert held >= 12  # binomial(16, 0.95): fewer with a probability of 0.1 %
+    assert abs(statistics.fmean(errors)) < 3 * 0.05 / math.sqrt(12)
+    # chi with 11 degrees of freedom: outside these bounds with a probability of 0.2 %
+    assert 0.05 * 0.41 < statistics.stdev(errors) < 0.05 * 1.69
+    assert held >= 9  # binomial(12, 0.95): fewer with a probability of 0.2 %
 
 
 def test_close_calls_are_raced_in_turn(stage, recording):
@@ -392,6 +375,44 @@ def test_a_scripted_study(stage):
     assert (result.method, result.num_speculative_tokens) == ("mtp", 4)
     assert result.speedup.value == pytest.approx(1.8)
     assert result.cost.engine_starts == 4  # M + 2
+
+
+def test_the_answer_comes_from_held_out_blocks_of_both_arms(stage):
+    """What was measured in the search is wrong by 20 %; the confirmation is not."""
+
+    def react(arm, n, block, window):
+        if block.role == BlockRole.SEARCH and n:
+            high = 1.2 * window.output_tokens_per_second
+            return window.model_copy(update={"output_tokens_per_second": high})
+        return None
+
+    engine = Watched(Scripted(RATES, react))
+    plan = small_plan(drift_margin=0.5)
+    result = stage.tune(engine, plan=plan)
+    assert result.speedup.value == pytest.approx(1.8)
+    blocks = {(arm, block) for arm, _, block in engine.windows if block.startswith("confirm")}
+    arms = ("none:0:static:0", "mtp:4:static:1")
+    assert blocks == {(arm, f"confirm:{i}:c8") for arm in arms for i in range(2)}
+
+
+@pytest.mark.parametrize(("speeds", "runs"), [((1.0, 1.0), 2), ((0.5, 0.8, 1.0), 3)])
+def test_warm_up_ends_when_it_settles_and_is_thrown_away(stage, speeds, runs):
+    left = {}
+
+    def react(arm, n, block, window):
+        if block.role != BlockRole.WARMUP:
+            return None
+        speed = left.setdefault(arm.key, list(speeds)).pop(0)
+        rate = speed * window.output_tokens_per_second
+        return window.model_copy(update={"output_tokens_per_second": rate})
+
+    engine = Watched(Scripted(RATES, react, warmup=True))
+    result = stage.tune(engine, plan=small_plan())
+    for arm in engine.starts:
+        blocks = [block for key, _, block in engine.windows if key == arm.key]
+        assert blocks[:runs] == [f"warmup:{i}:c8" for i in range(runs)]
+        assert not any(block.startswith("warmup") for block in blocks[runs:])
+    assert result.cost.probes == len(engine.windows) - runs * len(engine.starts)
 
 
 def test_one_failing_n_leaves_the_method(stage):
@@ -539,7 +560,7 @@ def make_faulty():
 
 @pytest.mark.parametrize(
     ("make", "stops"),
-    [(make_replay, (0, 2, 7, 13)), (make_noisy, (12, 20)), (make_faulty, (13, 17))],
+    [(make_replay, (0, 7, 13)), (make_noisy, (12, 20)), (make_faulty, (13, 17))],
 )
 def test_an_interrupted_study_goes_on(stage, make, stops):
     whole = Watched(make())
@@ -597,7 +618,7 @@ def test_confirmation_is_not_recalled_into_the_search(stage):
         fresh = [w for w in study.windows() if w.arm.endswith(":1")]
         method, n = fresh[0].window.method, fresh[0].window.num_speculative_tokens
         assert any(w.block.startswith("reference") for w in fresh)
-        assert all(":search:" not in w.block for w in fresh)
+        assert not any(w.block.startswith("search") for w in fresh)
         pooled = knowledge.windows(method, n, None)
     assert pooled and all(w.block.startswith("search") for w in pooled)
 

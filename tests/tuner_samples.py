@@ -183,8 +183,10 @@ class Scripted:
         react: Callable[[Arm, int, Block, Window], Window | None] = lambda *what: None,
         start: Callable[[Arm], None] = lambda arm: None,
         outputs: bool = False,
+        warmup: bool = False,
     ) -> None:
-        self.rates, self.react, self.start, self.outputs = rates, react, start, outputs
+        self.rates, self.react, self.start = rates, react, start
+        self.outputs, self.warmup = outputs, warmup
 
     def open(self, target: Target, arm: Arm, progress: Any) -> ScriptedSession:
         self.start(arm)
@@ -208,7 +210,11 @@ class ScriptedSession:
 
     def __init__(self, engine: Scripted, arm: Arm) -> None:
         self.capabilities = Capabilities(
-            live_n=arm.live, step_timing=False, counters=False, outputs=engine.outputs, warmup=False
+            live_n=arm.live,
+            step_timing=False,
+            counters=False,
+            outputs=engine.outputs,
+            warmup=engine.warmup,
         )
         self._engine, self._arm, self._n = engine, arm, arm.num_speculative_tokens
 

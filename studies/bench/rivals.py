@@ -50,9 +50,10 @@ def optuna_rival(kind: str) -> Callable[..., tuple[Key, int]]:
         def objective(trial: optuna.Trial) -> float:
             method = trial.suggest_categorical("method", methods)
             lengths = [n for name, n in keys if name == method]
-            index = trial.suggest_int(f"{method}.index", 0, len(lengths) - 1)
-            rate = probe(method, lengths[index]).rate
-            seen.setdefault((method, lengths[index]), []).append(rate)
+            where = trial.suggest_float("where", 0.0, 1.0)  # one static space: GP needs that
+            n = lengths[min(int(where * len(lengths)), len(lengths) - 1)]
+            rate = probe(method, n).rate
+            seen.setdefault((method, n), []).append(rate)
             return rate
 
         study.optimize(objective, n_trials=probes)

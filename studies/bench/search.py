@@ -95,7 +95,10 @@ def rival_outcome(
     for load in loads:
         table = truth(path, load)
         vectors = {
-            (p.method, p.num_speculative_tokens): (p.per_position_acceptance, p.mean_acceptance_length)
+            (p.method, p.num_speculative_tokens): (
+                p.per_position_acceptance,
+                p.mean_acceptance_length,
+            )
             for p in recording.points
             if p.concurrency == load
         }  # fmt: skip
@@ -130,7 +133,8 @@ def table(outcomes: list[Outcome]) -> str:
         starts = statistics.fmean(o.starts_over_methods + o.methods for o in found)
         lines.append(
             f"| {condition} | {who} | {len(found)} | {statistics.fmean(regrets):.2%} | {last:.2%} "
-            f"| {regrets[-1]:.2%} | {starts:.1f} | {statistics.fmean(o.probes for o in found):.1f} |"
+            f"| {regrets[-1]:.2%} | {starts:.1f} "
+            f"| {statistics.fmean(o.probes for o in found):.1f} |"
         )
     ours = [o for o in outcomes if o.who == "spectune"]
     live = max(o.starts_over_methods for o in ours if "no live" not in o.condition)
