@@ -9,10 +9,14 @@ baseline is started once more.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from autotune import stats
-from autotune.errors import EngineError, UnusableMeasurementError
+from autotune.choice import as_good, best_at, choose
+from autotune.engines.quality import compare_greedy
+from autotune.errors import EngineError
 from autotune.knowledge import Key, Knowledge, Load
 from autotune.measure import Lab
 from autotune.records import (
@@ -28,47 +32,51 @@ SUSPICIOUS_Z, DRIFT_Z = 2.0, 3.0  # in standard deviations of the noise
 MAX_FINALISTS = 3  # finalists that may fail on their static start before the search gives up
 
 
-def choose(knowledge: Knowledge) -> Key | None:
-    """The measured candidate to recommend over all loads; None when not speculating is as good.
+def confirm(lab: Lab, knowledge: Knowledge) -> tuple[Confirmation, ...]:
+    """Confirm the overall choice, first, and each load's own choice where that is really better.
 
-    Within the tie margin of the best the smallest N wins.
+    A finalist that fails is given up and the next one is tried.
     """
-    scored = {
-        key: knowledge.score(*key)[0] for key in knowledge.candidates() if knowledge.measured(*key)
-    }
-    best = max(scored.values(), default=0.0)
-    margin = tie_margin(knowledge)
-    if best <= margin:
-        return None
-    tied = [key for key, score in scored.items() if score >= best - margin]
-    return min(tied, key=lambda key: (key[1], -scored[key]))
+    overall = _confirm_best(lab, knowledge, lab.plan.concurrencies, partial(choose, knowledge))
+    if overall is None:
+        return ()
+    done = [overall]
+    for load in lab.plan.concurrencies if lab.plan.settings.confirm_each_load else ():
+        if not _is_served(knowledge, done, load) and _time_is_left(lab):
+            own = _confirm_best(lab, knowledge, (load,), partial(best_at, knowledge, load))
+            done += [own] if own is not None else []
+    return tuple(done)
 
 
-def tie_margin(knowledge: Knowledge) -> float:
-    """ln(1 + margin): the plan's, or the standard error of the search if that is larger."""
-    settings = knowledge.plan.settings
-    asked = math.log1p(settings.tie_margin)
-    if not settings.repeats:
-        return asked  # there is no uncertainty of our own to speak of
-    windows = settings.search_blocks * len(knowledge.plan.concurrencies)
-    return max(asked, knowledge.noise / math.sqrt(windows))
+def _is_served(knowledge: Knowledge, done: Sequence[Confirmation], load: Load) -> bool:
+    """Whether a confirmed choice is as good as the best at this load."""
+    best = best_at(knowledge, load)
+    return best is None or any(
+        as_good(knowledge, (c.method, c.num_speculative_tokens), best, load) for c in done
+    )
 
 
-def confirm(lab: Lab, knowledge: Knowledge) -> Confirmation | None:
-    """Confirm the chosen candidate; one that fails is given up and the next one is tried."""
+def _time_is_left(lab: Lab) -> bool:
+    budget = lab.plan.settings.budget_seconds
+    return budget is None or lab.elapsed_seconds() + 2 * lab.start_seconds < budget
+
+
+def _confirm_best(
+    lab: Lab, knowledge: Knowledge, loads: tuple[Load, ...], pick: Callable[[], Key | None]
+) -> Confirmation | None:
     for _ in range(MAX_FINALISTS):
-        chosen = choose(knowledge)
+        chosen = pick()
         if chosen is None:
             return None
         method, n = chosen
         try:
-            measured = _measure(lab, knowledge, method, n)
+            finalist = _measure(lab, knowledge, method, n, loads)
         except EngineError as error:
             lab.progress(f"{method} N={n} failed its confirmation: {error.message}")
             lab.study.fail(method, n, error.message, error.last_words)
             knowledge.fail(method, n, error.message)
         else:
-            return _compare(lab, knowledge, measured)
+            return _compare(lab, knowledge, finalist)
     return None
 
 
@@ -78,39 +86,47 @@ class Measured(NamedTuple):
     method: str
     n: int
     windows: dict[Load, tuple[Window, ...]]
+    references: dict[Load, tuple[Window, ...]]
     drift: dict[Load, float]
     greedy: GreedyCheck | None
 
 
-def _measure(lab: Lab, knowledge: Knowledge, method: str, n: int) -> Measured:
+def _measure(
+    lab: Lab, knowledge: Knowledge, method: str, n: int, loads: tuple[Load, ...]
+) -> Measured:
     """Run the finalist on its own start; raises EngineError when it cannot do it."""
     arm, settings = lab.confirm_arm(knowledge.spaces[method], n), lab.plan.settings
     lab.progress(f"confirming {method} N={n} on a fresh start")
-    drift = _drifts(lab, knowledge, arm, n) if settings.repeats else {}
+    references = _references(lab, knowledge, arm, n, loads) if settings.repeats else {}
+    drift = {load: _drift(knowledge, arm, n, load, now) for load, now in references.items()}
     greedy = _greedy_check(lab, arm, n) if settings.greedy_prompts else None
-    return Measured(method, n, _held_out(lab, arm, n), drift, greedy)
+    return Measured(method, n, _held_out(lab, arm, n, loads), references, drift, greedy)
 
 
 def _compare(lab: Lab, knowledge: Knowledge, finalist: Measured) -> Confirmation:
     """Set it against the baseline; an EngineError here is the baseline's, not the finalist's."""
     generation = int(_drifted(lab, knowledge, finalist.drift))
     if generation:
-        lab.progress("the machine has drifted: measuring the baseline once more")
-    base = _held_out(lab, lab.baseline_arm(generation), 0)
-    windows = finalist.windows
+        lab.progress("the reference block has moved: measuring the baseline once more")
+    windows, loads = finalist.windows, tuple(finalist.windows)
+    base = _held_out(lab, lab.baseline_arm(generation), 0, loads)
     return Confirmation(
         method=finalist.method,
         num_speculative_tokens=finalist.n,
-        log_ratios={load: _log_ratios(windows[load], base[load]) for load in windows},
+        log_ratios={load: _log_ratios(windows[load], base[load]) for load in loads},
         windows=windows,
+        baseline=base,
+        references=finalist.references,
         drift=finalist.drift,
         baseline_generation=generation,
         greedy=finalist.greedy,
     )
 
 
-def _held_out(lab: Lab, arm: Arm, n: int) -> dict[Load, tuple[Window, ...]]:
-    blocks, loads = range(lab.plan.settings.confirm_blocks), lab.plan.concurrencies
+def _held_out(
+    lab: Lab, arm: Arm, n: int, loads: tuple[Load, ...]
+) -> dict[Load, tuple[Window, ...]]:
+    blocks = range(lab.plan.settings.confirm_blocks)
     taken: dict[Load, list[Window]] = {load: [] for load in loads}
     for index in blocks:
         for load in loads:
@@ -125,25 +141,25 @@ def _log_ratios(ours: tuple[Window, ...], base: tuple[Window, ...]) -> tuple[flo
     )
 
 
-def _drift(lab: Lab, knowledge: Knowledge, arm: Arm, n: int, load: Load, references: int) -> float:
-    """ln(reference block now / the same prompts when the candidate was probed).
-
-    `now` is the mean of the first `references` windows.
-    """
-    now = [lab.window(arm, n, BlockRole.REFERENCE, i, load) for i in range(references)]
+def _drift(knowledge: Knowledge, arm: Arm, n: int, load: Load, now: tuple[Window, ...]) -> float:
+    """ln(reference block now / the same prompts when the candidate was probed)."""
     then = knowledge.windows(arm.method, n, load)[0]
     rates = [math.log(window.output_tokens_per_second) for window in now]
     return stats.mean(rates) - math.log(then.output_tokens_per_second)
 
 
-def _drifts(lab: Lab, knowledge: Knowledge, arm: Arm, n: int) -> dict[Load, float]:
-    """Drift by load. A suspicious one is looked at again: a window costs less than a start."""
-    loads, drift = lab.plan.concurrencies, dict[Load, float]()
-    for references in range(1, MAX_REFERENCES + 1):
-        drift = {load: _drift(lab, knowledge, arm, n, load, references) for load in loads}
+def _references(
+    lab: Lab, knowledge: Knowledge, arm: Arm, n: int, loads: tuple[Load, ...]
+) -> dict[Load, tuple[Window, ...]]:
+    """Reference windows by load. A suspicious drift is looked at again: that costs no start."""
+    taken: dict[Load, tuple[Window, ...]] = dict.fromkeys(loads, ())
+    for index in range(MAX_REFERENCES):
+        for load in loads:
+            taken[load] += (lab.window(arm, n, BlockRole.REFERENCE, index, load),)
+        drift = {load: _drift(knowledge, arm, n, load, now) for load, now in taken.items()}
         if not _drifted(lab, knowledge, drift, SUSPICIOUS_Z):
             break
-    return drift
+    return taken
 
 
 def _drifted(lab: Lab, knowledge: Knowledge, drift: dict[Load, float], z: float = DRIFT_Z) -> bool:
@@ -156,25 +172,13 @@ def _drifted(lab: Lab, knowledge: Knowledge, drift: dict[Load, float], z: float 
 
 
 def _greedy_check(lab: Lab, arm: Arm, n: int) -> GreedyCheck:
-    """Compare outputs at batch 1; raises UnusableMeasurementError for degenerate output."""
+    """Compare outputs at batch 1."""
     ours = lab.window(arm, n, BlockRole.GREEDY, 0, 1)
     base = lab.window(lab.baseline_arm(), 0, BlockRole.GREEDY, 0, 1)
-    if "degenerate_output" in ours.flags and "degenerate_output" not in base.flags:
-        raise UnusableMeasurementError(
-            f"{arm.method} N={n} repeats itself where the baseline does not: broken output"
-        )
-    differences = [
-        f"{a.prompt_id} at character {_first_difference(a.text or '', b.text or '')}"
-        for a, b in zip(ours.requests, base.requests, strict=True)
-        if a.text != b.text
-    ]
+    compared = compare_greedy(base.requests, ours.requests)
+    first = compared.first_differences[0] if compared.first_differences else None
     return GreedyCheck(
-        compared=len(ours.requests),
-        equal=len(ours.requests) - len(differences),
-        first_difference=differences[0] if differences else None,
+        compared=compared.compared,
+        equal=compared.equal,
+        first_difference=f"{first.prompt_id} at character {first.position}" if first else None,
     )
-
-
-def _first_difference(left: str, right: str) -> int:
-    same = (i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b)
-    return next(same, min(len(left), len(right)))

@@ -32,7 +32,7 @@ class Preview(Record):
 
 def preview(plan: Plan, engine: Engine) -> Preview:
     """Plans only: nothing is started."""
-    arms = planned_arms(plan)
+    arms = planned_arms(plan, engine)
     return Preview(
         model=plan.target.model,
         workload=plan.workload.name,
@@ -46,11 +46,11 @@ def preview(plan: Plan, engine: Engine) -> Preview:
     )
 
 
-def planned_arms(plan: Plan) -> list[Arm]:
+def planned_arms(plan: Plan, engine: Engine) -> list[Arm]:
     """The baseline and each method's starts; the confirmation repeats the winner, static."""
     arms = [Arm(method=BASELINE, instrumented=True)]
     for space in plan.spaces:
-        live = plan.is_live(space)
+        live = plan.is_live(space) and engine.why_not_live(plan.target, space) is None
         lengths = [max(space.lengths)] if live else list(space.lengths)
         arms += [space.arm(n, live=live) for n in lengths]
     return arms

@@ -27,6 +27,11 @@ def export(study: StoredStudy, form: str) -> str:
             hint="run the same `spectune run` command again: it resumes",
         )
     if form == "command":
+        if recommendation.serve_command is None:
+            raise ConfigurationError(
+                f"study {study.info.id} names no drafter for {recommendation.method}",
+                hint="a recording or a simulation cannot be served: run it on an engine",
+            )
         return recommendation.serve_command
     if form == "speculative-config":
         if recommendation.speculative_config is None:

@@ -23,6 +23,7 @@ from autotune.steptime import CostPoint, log_cost
 Key = tuple[str, int]  # (method, N)
 Load = int | None
 
+NOT_TRIED = "not tried"  # how the error of a candidate that was given up unseen begins
 SEARCH_ROLES = (BlockRole.SEARCH, BlockRole.REFERENCE)
 
 
@@ -33,6 +34,8 @@ class Knowledge:
         self.plan = plan
         self.spaces = {space.method: space for space in plan.spaces}
         self.failed: dict[tuple[str, int | None], str] = {}
+        self.tried_in_vain: set[Key] = set()  # failed when they were run, not given up unseen
+        self.out_of_race: set[Key] = set()  # measured, but a further block failed
         # by candidate and load, then by block: a window that is added again changes nothing
         self._windows: dict[tuple[str, int, Load], dict[str, Window]] = defaultdict(dict)
         self._cache: dict[tuple[Any, ...], Any] = {}  # holds until the next window comes
@@ -46,7 +49,11 @@ class Knowledge:
             self._cache.clear()
 
     def fail(self, method: str, n: int | None, error: str) -> None:
+        """Take a candidate out (N None: the method); `error` begins with NOT_TRIED if unseen."""
         self.failed[method, n] = error
+        if n is not None and not error.startswith(NOT_TRIED):
+            self.tried_in_vain.add((method, n))
+        self._cache.clear()
 
     def alive(self, method: str, n: int) -> bool:
         return (method, None) not in self.failed and (method, n) not in self.failed

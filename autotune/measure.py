@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from autotune.engines import Engine, Progress, Session
-from autotune.errors import EngineError, EngineStartError, UnusableMeasurementError
+from autotune.errors import EngineError, UnusableMeasurementError
 from autotune.records import (
     BASELINE,
     Arm,
@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 SETTLED = 0.05  # warm-up ends when throughput rises by less than this from block to block
 MAX_WARMUPS = 3
+TOUCH_TOKENS = 8
+BROKEN_OUTPUT = {"degenerate_output", "empty_output"}
 
 
 class Lab:
@@ -47,6 +49,7 @@ class Lab:
         self.search_starts = 0  # engines started for the search
         self._arm: Arm | None = None
         self._session: Session | None = None
+        self._touched: set[tuple[int, int | None]] = set()  # N and loads this engine has run
         self._lost: EngineStart | None = None  # the engine that an interruption took
         self._recall_starts()
         self._clock: Callable[[], float] = time.monotonic
@@ -101,8 +104,12 @@ class Lab:
             session = self._session_for(arm)
             if arm.live:
                 session.set_num_speculative_tokens(n)
+            self._touch(session, n, load)
             window = session.run(block)
             refuse_without_drafts(window)
+            self._refuse_broken_output(arm, block, window)
+        except UnusableMeasurementError:
+            raise  # the engine itself is well
         except EngineError:
             self.close()  # an engine that misbehaved is not asked again
             raise
@@ -111,6 +118,21 @@ class Lab:
         self.progress(describe_window(window, role))
         return window
 
+    def _refuse_broken_output(self, arm: Arm, block: Block, window: Window) -> None:
+        """Raise where the answers are broken and the baseline's, to the same prompts, are not.
+
+        Broken text can be fast, so it must not even lead the search for a while.
+        """
+        if arm.method == BASELINE:
+            return
+        base = self.study.recall(self.baseline_arm(), 0, block)
+        broken = sorted(BROKEN_OUTPUT & set(window.flags) - set(base.flags if base else ()))
+        if broken:
+            raise UnusableMeasurementError(
+                f"{describe_candidate(arm.method, window.num_speculative_tokens)}: "
+                f"{broken[0].replace('_', ' ')} where the baseline answers well"
+            )
+
     def _session_for(self, arm: Arm) -> Session:
         if self._session is not None and arm == self._arm:
             return self._session
@@ -118,10 +140,11 @@ class Lab:
         began = self._clock()
         try:
             session = self.engine.open(self.plan.target, arm, self.progress)
-        except EngineStartError as error:
+        except EngineError as error:
             self.study.engine_started(arm, self._clock() - began, error.message)
             raise
         self._session, self._arm = session, arm
+        self._touched.clear()
         self.start_seconds = session.start_seconds or self.start_seconds
         restarted = self._lost is not None and self._lost.arm == arm.key
         self.search_starts += arm.method != BASELINE and not restarted
@@ -144,6 +167,16 @@ class Lab:
             if start.error is None:
                 self.search_starts += self._lost is None or self._lost.arm != start.arm
                 self._lost = start
+
+    def _touch(self, session: Session, n: int, load: int | None) -> None:
+        """Before the first window at an N and load: a few tokens, so that kernels exist."""
+        if not session.capabilities.warmup or (n, load) in self._touched:
+            return
+        block = self.block(BlockRole.WARMUP, 0, load)
+        sampling = block.sampling.model_copy(update={"max_tokens": TOUCH_TOKENS})
+        few = block.prompts[: load or 1]
+        session.run(block.model_copy(update={"prompts": few, "sampling": sampling}))
+        self._touched.add((n, load))
 
     def _warm_up(self, session: Session, arm: Arm) -> None:
         """Run blocks and throw them away until throughput no longer rises."""

@@ -21,13 +21,17 @@ from autotune.records import (
     Target,
     Workload,
 )
-from autotune.workload import load_workload, workload_warnings
+from autotune.workload import held_out_warning, load_workload, workload_warnings
 
 Effort = Literal["fast", "default", "rigorous"]
 
 DEFAULT_CONCURRENCY = (8,)
 EFFORT = {
-    "fast": {"search_blocks": 1, "confirm_blocks": 2},
+    "fast": {
+        "search_blocks": 1,
+        "confirm_blocks": 4,
+        "confirm_each_load": False,
+    },  # fewer: Student's t is 12.7 with two
     "default": {"search_blocks": 2, "confirm_blocks": 4},
     "rigorous": {"search_blocks": 4, "confirm_blocks": 8},
 }
@@ -47,6 +51,7 @@ class Request(Record):
     num_prompts: int | None = None
     prompts_per_block: int | None = None
     temperature: float | None = None
+    top_p: float | None = None
     max_tokens: int | None = None
     seed: int = 0
     budget: str | None = None
@@ -74,6 +79,7 @@ def _open_plan(request: Request, engine: Engine) -> Plan:
         num_prompts=request.num_prompts,
         temperature=request.temperature,
         max_tokens=request.max_tokens,
+        top_p=request.top_p,
         seed=request.seed,
     )
     info = probe_engine(request.vllm_python)
@@ -84,17 +90,20 @@ def _open_plan(request: Request, engine: Engine) -> Plan:
         lengths=_lengths(request),
         environment=info,
     )
+    loads = parse_concurrency(request.max_concurrency) or DEFAULT_CONCURRENCY
+    settings = make_settings(request, repeats=True, outputs=True)
+    shared = held_out_warning(workload, loads, settings.confirm_blocks, settings.prompts_per_block)
     return Plan(
         engine=engine.name,
         target=Target(model=model.model, engine_args=request.engine_args),
         workload=workload,
         spaces=_need_some(spaces, skipped),
         skipped=skipped,
-        concurrencies=parse_concurrency(request.max_concurrency) or DEFAULT_CONCURRENCY,
-        settings=make_settings(request, repeats=True, outputs=True),
+        concurrencies=loads,
+        settings=settings,
         environment=probe_environment(engine=info),
         engine_options=engine.identity(),
-        warnings=(*warnings, *workload_warnings(workload)),
+        warnings=(*warnings, *workload_warnings(workload), *shared),
     )
 
 
@@ -173,7 +182,7 @@ def make_settings(request: Request, *, repeats: bool, outputs: bool) -> Settings
         **given,
         repeats=repeats,
         greedy_prompts=Settings().greedy_prompts if outputs else 0,
-        budget_seconds=parse_duration(request.budget) if request.budget else None,
+        budget_seconds=parse_duration(request.budget, "--budget") if request.budget else None,
         live_n=request.live_n,
         seed=request.seed,
     )
@@ -191,11 +200,11 @@ def parse_concurrency(text: str | None) -> tuple[int | None, ...]:
     return tuple(sorted({int(part) for part in parts}))
 
 
-def parse_duration(text: str) -> float:
-    """ "90", "90s", "30m", "2h", "1.5h" -> seconds."""
+def parse_duration(text: str, option: str) -> float:
+    """ "90", "90s", "30m", "2h", "1.5h" -> seconds; `option` names it in the message."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text)
     if found is None or float(found[1]) <= 0:
         raise ConfigurationError(
-            f"--budget {text!r} is not a duration", hint="write 90s, 30m or 2h"
+            f"{option} {text!r} is not a duration", hint="write 90s, 30m or 2h"
         )
     return float(found[1]) * UNITS[found[2]]

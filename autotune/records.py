@@ -104,6 +104,7 @@ class MethodSpace(Record):
             instrumented=True,
             speculative_config=self.speculative_config(n),
             generation=generation,
+            lengths=self.lengths if live else (),
         )
 
 
@@ -136,6 +137,7 @@ class Settings(Record):
     """How hard to measure. `--fast` and `--rigorous` choose a preset of these."""
 
     search_blocks: int = Field(default=2, ge=1)  # paired prompt blocks per candidate and load
+    confirm_each_load: bool = True  # a load with a better choice of its own gets its own start
     confirm_blocks: int = Field(default=4, ge=1)  # held-out blocks for baseline and finalist
     repeats: bool = True  # measuring the same block again gives new information
     prompts_per_block: int = Field(default=8, ge=1)  # at least; never fewer than 2 x concurrency
@@ -170,7 +172,8 @@ class Plan(Record):
     @property
     def sha256(self) -> str:
         """Identity of a study. The budget is left out: a resumed run may get more time."""
-        content = self.model_dump(mode="json", exclude={"workload", "warnings"})
+        # reasons for skipping may depend on the network; the spaces hold what matters
+        content = self.model_dump(mode="json", exclude={"workload", "warnings", "skipped"})
         content["settings"].pop("budget_seconds")
         return digest({**content, "workload": self.workload.sha256})
 
@@ -187,6 +190,7 @@ class Arm(Record):
     instrumented: bool = False  # our scheduler and step timing are loaded
     speculative_config: dict[str, Any] | None = None
     generation: int = 0  # counts fresh starts of an otherwise equal arm (drift, confirmation)
+    lengths: tuple[int, ...] = ()  # live: the N that will be asked for; empty: all up to it
 
     @property
     def key(self) -> str:
@@ -342,9 +346,18 @@ class Confirmation(Record):
     num_speculative_tokens: int
     log_ratios: dict[int | None, tuple[float, ...]]  # by load, one per held-out block
     windows: dict[int | None, tuple[Window, ...]]
+    baseline: dict[int | None, tuple[Window, ...]]  # the same blocks without speculation
+    references: dict[int | None, tuple[Window, ...]]  # search block 0 on the fresh start, timed
     drift: dict[int | None, float]  # ln(reference block now / when it was probed)
     baseline_generation: int  # 1: drift made a fresh baseline start necessary
     greedy: GreedyCheck | None = None
+
+
+class Stopped(Record):
+    """Why a search ended; `exhausted`: nothing unmeasured could still win."""
+
+    reason: str
+    exhausted: bool
 
 
 class Interval(Record):
@@ -371,6 +384,7 @@ class CandidateResult(Record):
     status: Status
     predicted_output_tokens_per_second: float | None = None
     output_tokens_per_second: float | None = None
+    baseline_output_tokens_per_second: float | None = None  # on the same prompts
     speedup: Interval | None = None
     acceptance_length: float | None = None
     per_position_acceptance_rates: tuple[float, ...] | None = None
@@ -390,7 +404,7 @@ class LoadChoice(Record):
     method: str
     num_speculative_tokens: int
     speedup: Interval | None
-    status: Status
+    status: Status | None  # of the choice's evidence; None where there is none
 
 
 class BaselineResult(Record):
@@ -443,14 +457,17 @@ class Recommendation(Record):
     baseline: tuple[BaselineResult, ...]
     cost: Cost
     stopped_because: str
+    exhausted: bool  # False: more time or more engine starts could still change the answer
     vllm_serve_args: tuple[str, ...]
     engine_args: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @computed_field  # type: ignore[prop-decorator]
     @property
-    def serve_command(self) -> str:
-        """The ready command line, shell-quoted."""
+    def serve_command(self) -> str | None:
+        """The ready command line, shell-quoted; None where the drafter's config is not known."""
         import shlex
 
+        if self.method != BASELINE and self.speculative_config is None:
+            return None
         return shlex.join(["vllm", "serve", self.model, *self.engine_args, *self.vllm_serve_args])

@@ -69,8 +69,18 @@ class Search:
         return [
             (method, n)
             for method, n in self.knowledge.candidates()
-            if not self.knowledge.measured(method, n) and self.could_win(method, n)
+            if not self.knowledge.measured(method, n)
+            and self.could_win(method, n)
+            and self._is_next(method, n)
         ]
+
+    def _is_next(self, method: str, n: int) -> bool:
+        """A method whose first N failed must show its smallest N before anything else."""
+        lengths = self.knowledge.spaces[method].lengths
+        failed = any((method, length) in self.knowledge.tried_in_vain for length in lengths)
+        if not failed or any(self.knowledge.measured(method, length) for length in lengths):
+            return True
+        return n == min(length for length in lengths if self.knowledge.alive(method, length))
 
     def open_candidates(self) -> list[Key]:
         """The promising candidates that may be paid for."""
@@ -103,6 +113,7 @@ class Search:
             if method == self.open_method
             and knowledge.measured(method, n)
             and knowledge.blocks_done(method, n) < blocks
+            and (method, n) not in knowledge.out_of_race
             and self._close_to_best(method, n)
         ]
         return close if len(close) > 1 or self._rivals_elsewhere(close) else []

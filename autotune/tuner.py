@@ -19,10 +19,10 @@ from autotune.errors import (
     EngineStartError,
     LiveSwitchError,
 )
-from autotune.knowledge import Knowledge
+from autotune.knowledge import NOT_TRIED, Knowledge
 from autotune.measure import Lab, is_search_arm
 from autotune.recommend import recommend
-from autotune.records import BlockRole, MethodSpace, Plan, Recommendation
+from autotune.records import BlockRole, MethodSpace, Plan, Recommendation, Stopped
 from autotune.search import PREDICTED, Prices, Search, is_suggested, make_sampler, suggest
 
 if TYPE_CHECKING:
@@ -32,16 +32,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+BUDGET_SPENT = "the budget was spent"
+GROWN = 1.05  # a budget must be larger than what was used for a study to go on
 MAX_FAILED_LENGTHS = 2  # after this many failed N the whole method is given up
 
 
 def tune(plan: Plan, engine: Engine, study: Study, progress: Progress) -> Recommendation:
     """Find the best method and N for the plan. A finished study answers from its store.
 
+    A study that ended because its budget was spent goes on when there is more of it now.
     Raises EngineError when the baseline cannot be measured: without it nothing can be decided.
     """
     finished = study.recommendation()
-    if finished is not None:
+    if finished is not None and not may_go_on(finished, plan):
         progress(f"study {study.id} is already finished; --fresh measures again")
         return finished
     lab = Lab(plan, engine, study, progress)
@@ -49,13 +52,20 @@ def tune(plan: Plan, engine: Engine, study: Study, progress: Progress) -> Recomm
         knowledge = recall(plan, study)
         measure_baseline(lab, knowledge)
         with study.optuna_explained():
-            stopped_because = run_search(lab, knowledge)
-        confirmation = confirm(lab, knowledge)
-        recommendation = recommend(lab, knowledge, confirmation, stopped_because)
+            stopped = run_search(lab, knowledge)
+        confirmations = confirm(lab, knowledge)
+        recommendation = recommend(lab, knowledge, confirmations, stopped)
     finally:
         lab.close()
     study.finish(recommendation)
     return recommendation
+
+
+def may_go_on(finished: Recommendation, plan: Plan) -> bool:
+    """Whether a finished study was cut short by a budget that is larger now."""
+    budget = plan.settings.budget_seconds
+    cut_short = finished.stopped_because == BUDGET_SPENT
+    return cut_short and (budget is None or budget > GROWN * finished.cost.total_seconds)
 
 
 def recall(plan: Plan, study: Study) -> Knowledge:
@@ -89,19 +99,16 @@ def measure_baseline(lab: Lab, knowledge: Knowledge) -> None:
             knowledge.add(lab.window(arm, 0, BlockRole.REFERENCE, 0, load))
 
 
-def run_search(lab: Lab, knowledge: Knowledge) -> str:
-    """Probe until no unmeasured candidate could still win, or the budget is spent.
-
-    Returns why it stopped, in words.
-    """
+def run_search(lab: Lab, knowledge: Knowledge) -> Stopped:
+    """Probe until no unmeasured candidate could still win, or the budget is spent."""
     from optuna.trial import TrialState
 
     search = Search(knowledge, Prices(start_seconds=0.0, probe_seconds=1.0), starts_left=0)
-    trials = lab.study.optuna_study(make_sampler(search))
+    trials, spaces = lab.study.optuna_study(make_sampler(search)), lab.plan.spaces
     for trial in lab.study.running_trials(trials):
-        if is_suggested(trial, lab.plan.spaces):
+        if is_suggested(trial, spaces) and knowledge.alive(*suggest(trial, spaces)):
             run_trial(lab, knowledge, trials, trial)
-        else:  # lost before it was decided what to measure
+        else:  # lost before it was decided what to measure, or just after that had failed
             trials.tell(trial, state=TrialState.FAIL)
     while True:
         search.prices = prices(lab, knowledge)
@@ -114,7 +121,7 @@ def run_search(lab: Lab, knowledge: Knowledge) -> str:
             return why_stopped(search)
         new_starts = 0 if here or contenders else 1
         if budget_spent(lab, search, new_starts, probes=max(1, len(contenders))):
-            return "the budget was spent"
+            return Stopped(reason=BUDGET_SPENT, exhausted=False)
         if contenders:
             race(lab, knowledge, contenders)
         else:
@@ -130,26 +137,32 @@ def run_trial(lab: Lab, knowledge: Knowledge, trials: optuna.Study, trial: optun
         loads = lab.plan.concurrencies
         predicted = {str(load): knowledge.predict(method, n, load).log_speedup for load in loads}
         trial.set_user_attr(PREDICTED, predicted)
-    if probe(lab, knowledge, method, n, index=0):
+    if probe(lab, knowledge, method, n):
         trials.tell(trial, math.exp(knowledge.score(method, n)[0]))
     else:
         trial.set_user_attr("error", knowledge.failed.get((method, n), "the method was given up"))
         trials.tell(trial, state=TrialState.FAIL)
 
 
-def probe(lab: Lab, knowledge: Knowledge, method: str, n: int, index: int) -> bool:
-    """Measure one search block of a candidate at every load. False: it failed, and is recorded."""
+def probe(lab: Lab, knowledge: Knowledge, method: str, n: int) -> bool:
+    """Measure a candidate's first block at every load. False: it failed, and is recorded."""
     space = knowledge.spaces[method]
     try:
-        for load in lab.plan.concurrencies:
-            knowledge.add(lab.window(lab.probe_arm(space, n), n, BlockRole.SEARCH, index, load))
+        measure_block(lab, knowledge, method, n, index=0)
     except EngineError as error:
         if lab.is_live(space) and isinstance(error, LiveSwitchError | EngineStartError):
             lab.fall_back_to_static(space, error)
-            return probe(lab, knowledge, method, n, index)
+            return probe(lab, knowledge, method, n)
         give_up(lab, knowledge, space, n, error)
         return False
     return True
+
+
+def measure_block(lab: Lab, knowledge: Knowledge, method: str, n: int, index: int) -> None:
+    """One search block of a candidate at every load."""
+    arm = lab.probe_arm(knowledge.spaces[method], n)
+    for load in lab.plan.concurrencies:
+        knowledge.add(lab.window(arm, n, BlockRole.SEARCH, index, load))
 
 
 def give_up(lab: Lab, knowledge: Knowledge, space: MethodSpace, n: int, error: EngineError) -> None:
@@ -160,26 +173,53 @@ def give_up(lab: Lab, knowledge: Knowledge, space: MethodSpace, n: int, error: E
     knowledge.fail(method, n, error.message)
     if isinstance(error, EngineDiedError) and lab.is_live(space):
         lab.search_starts -= 1  # its restart is not a choice of the search
-    failed = [length for length in space.lengths if not knowledge.alive(method, length)]
-    if len(failed) >= min(MAX_FAILED_LENGTHS, len(space.lengths)):
+    if isinstance(error, EngineDiedError | EngineStartError):  # larger N ask more of the engine
+        larger = [length for length in space.lengths if length > n]
+        _not_tried(lab, knowledge, method, larger, f"{NOT_TRIED}: N={n} ended the engine")
+    own = [length for length in space.lengths if (method, length) in knowledge.tried_in_vain]
+    if len(own) < min(MAX_FAILED_LENGTHS, len(space.lengths)):
+        return
+    if any(knowledge.measured(method, length) for length in space.lengths):
+        reason = f"{NOT_TRIED} after {len(own)} of its N had failed: {error.message}"
+        _not_tried(lab, knowledge, method, list(space.lengths), reason)
+    else:
         lab.study.fail(method, None, error.message, error.last_words)
         knowledge.fail(method, None, error.message)
 
 
-def why_stopped(search: Search) -> str:
+def _not_tried(
+    lab: Lab, knowledge: Knowledge, method: str, lengths: list[int], reason: str
+) -> None:
+    """Fail those N that were not measured; what was measured stays."""
+    for n in lengths:
+        if knowledge.alive(method, n) and not knowledge.measured(method, n):
+            lab.study.fail(method, n, reason)
+            knowledge.fail(method, n, reason)
+
+
+def why_stopped(search: Search) -> Stopped:
     """The reason for the end of a search that has nothing left to propose."""
     left = len(search.promising())
     if left:
-        return f"the engine starts were spent; {left} unmeasured candidates might still win"
-    return "no unmeasured candidate could still win by more than the tie margin"
+        reason = f"the engine starts were spent; {left} unmeasured candidates might still win"
+        return Stopped(reason=reason, exhausted=False)
+    reason = "no unmeasured candidate could still win by more than the tie margin"
+    return Stopped(reason=reason, exhausted=True)
 
 
 def race(lab: Lab, knowledge: Knowledge, contenders: list[tuple[str, int]]) -> None:
-    """Close calls on the running engine get one more block each, in turn, so drift cancels."""
+    """Close calls on the running engine get one more block each, in turn, so drift cancels.
+
+    A block that fails here costs the candidate its race, not its place: it was measured before.
+    """
     fewest = min(knowledge.blocks_done(method, n) for method, n in contenders)
     for method, n in contenders:
         if knowledge.blocks_done(method, n) == fewest:
-            probe(lab, knowledge, method, n, index=fewest)
+            try:
+                measure_block(lab, knowledge, method, n, index=fewest)
+            except EngineError as error:
+                lab.progress(f"{method} N={n} lost a block: {error.message}")
+                knowledge.out_of_race.add((method, n))
 
 
 def prices(lab: Lab, knowledge: Knowledge) -> Prices:

@@ -7,7 +7,7 @@ the Hub. Order matters: even positions are searched on, odd positions are held o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
@@ -148,6 +148,34 @@ def workload_warnings(workload: Workload) -> tuple[str, ...]:
     return tuple(found)
 
 
+def block_size(concurrency: int | None, prompts_per_block: int) -> int:
+    """Prompts in one block: enough to keep `concurrency` requests in flight for a while."""
+    return max(prompts_per_block, 2 * (concurrency or 1))
+
+
+def held_out_warning(
+    workload: Workload, concurrencies: Sequence[int | None], blocks: int, prompts_per_block: int
+) -> tuple[str, ...]:
+    """Whether the blocks of a confirmation share prompts, at the highest load that is tuned for.
+
+    Blocks that share prompts differ by timing noise alone, so the interval over them says little
+    about other prompts.
+    """
+    load = max(concurrencies, key=lambda concurrency: concurrency or 1)
+    size, held_out = block_size(load, prompts_per_block), len(workload.prompts) // 2
+    needed = blocks * size
+    if needed <= held_out:
+        return ()
+    at = "" if load is None else f" at concurrency {load}"
+    by_load = size > prompts_per_block
+    smaller = "tune for a lower load" if by_load else "fewer with --prompts-per-block"
+    return (
+        f"the confirmation{at} takes {blocks} blocks of {size} prompts, but {held_out} prompts are "
+        "held out: they repeat, so intervals cover timing noise more than the choice of prompts; "
+        f"give {2 * needed} prompts or more, or {smaller}",
+    )
+
+
 def make_block(
     workload: Workload, role: BlockRole, index: int, concurrency: int | None, prompts_per_block: int
 ) -> Block:
@@ -165,7 +193,7 @@ def make_block(
     pool = workload.prompts[1::2] if role == BlockRole.CONFIRM else workload.prompts[::2]
     if role == BlockRole.WARMUP:
         pool = pool[::-1]
-    size = max(prompts_per_block, 2 * (concurrency or 1))
+    size = block_size(concurrency, prompts_per_block)
     start = 0 if role == BlockRole.REFERENCE else index * size
     sampling = workload.sampling
     if role == BlockRole.GREEDY:

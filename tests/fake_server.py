@@ -39,11 +39,13 @@ class FakeServer:
     """
 
     script: Callable[[int, dict[str, Any]], Script] = lambda index, body: Script()
-    metrics_text: str = ""
+    metrics: Callable[[int], str] = lambda answered: ""  # by the number of requests so far
+    rpc: Callable[[str], list[dict[str, Any]] | None] = lambda method: None  # None: refused
     gate: int | None = None
     expected: int = 0
     requests: list[dict[str, Any]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)  # of the worker extension
     in_flight: int = 0
     peak_in_flight: int = 0
     url: str = ""
@@ -73,6 +75,8 @@ class FakeServer:
         app.router.add_post("/v1/completions", self._answer)
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_post("/collective_rpc", self._rpc)
         runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -85,7 +89,18 @@ class FakeServer:
         return web.Response()
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        return web.Response(text=self.metrics_text)
+        return web.Response(text=self.metrics(len(self.requests)))
+
+    async def _models(self, request: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": "served"}]})
+
+    async def _rpc(self, request: web.Request) -> web.Response:
+        method = (await request.json())["method"]
+        self.calls.append(method)
+        results = self.rpc(method)
+        if results is None:
+            return web.json_response({"error": {"message": "no such method"}}, status=500)
+        return web.json_response({"results": results})
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()

@@ -89,6 +89,7 @@ def make_recommendation(plan: Plan, study: str, **changes: Any) -> Recommendatio
         "baseline": (BaselineResult(concurrency=8, output_tokens_per_second=100.0),),
         "cost": Cost(engine_starts=2, probes=3, probe_seconds=4.0, total_seconds=5.0),
         "stopped_because": "nothing could still win",
+        "exhausted": True,
         "vllm_serve_args": ("--speculative-config", '{"method": "mtp"}'),
     }
     return Recommendation(**{**fields, **changes})

@@ -30,7 +30,7 @@ class StudyProcess:
         self.commands: dict[str, list[str]] = {}  # of the engines seen, by their state file
         self._process: subprocess.Popen[bytes] | None = None
 
-    def run(self, *more: str, seconds: float = 300) -> int:
+    def run(self, *more: str, seconds: float = 600) -> int:
         """Start, wait for the end and return the exit code."""
         self.start(*more)
         return self.wait(seconds)
@@ -41,7 +41,12 @@ class StudyProcess:
         argv = [sys.executable, "-m", "autotune", "run", *own, *more, *dashes, *engine]
         with self._file("stdout").open("wb") as out, self._file("stderr").open("wb") as err:
             self._process = subprocess.Popen(
-                argv, cwd=self.folder, stdout=out, stderr=err, start_new_session=True
+                argv,
+                cwd=self.folder,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                env={**os.environ, "SPECTUNE_STATE_DIR": str(self._file("state"))},
             )
 
     def wait(self, seconds: float) -> int:
@@ -119,7 +124,7 @@ class StudyProcess:
         return self.folder.with_name(f"{self.folder.name}.{name}")
 
     def _note_commands(self) -> None:
-        for path in sorted((self.folder / "studies/engine-logs/state").glob("*.json")):
+        for path in sorted(self._file("state").glob("*.json")):
             with contextlib.suppress(OSError, ValueError):  # it goes when its engine goes
                 self.commands.setdefault(path.name, json.loads(path.read_text())["command"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -12,12 +13,14 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 
+import click
 import pytest
 from tuner_samples import PUBLISHED, Scripted, plan_of
 
-from autotune.cli import VERBS, invoke
+from autotune.cli import VERBS, cli, invoke
 from autotune.cli import run as run_module
 from autotune.engines.replay import ReplaySession
+from autotune.errors import ConfigurationError
 from autotune.records import MethodSpace
 from autotune.store import list_studies, load_study, open_study, remove_study
 from autotune.tuner import tune
@@ -81,7 +84,7 @@ def test_0_the_answer_comes_first(spectune):
     code, out, err = spectune(*REPLAY)
     assert code == 0
     assert out.startswith("MiniMaxAI/MiniMax-M3-MXFP8 on GSM8K: use eagle3 with 4 speculative")
-    assert "vllm serve MiniMaxAI/MiniMax-M3-MXFP8" in out
+    assert "no command to serve it: engine replay names no drafter" in out
     assert "tok/s" in err and "tok/s" not in out  # progress is not the result
     assert "Traceback" not in err
 
@@ -115,7 +118,10 @@ USAGE = {
     "bad load": ([*SIMULATE, "--max-concurrency", "0"], "1,8,32"),
     "lengths": ([*SIMULATE, "--num-speculative-tokens", "8-1"], "1-8"),
     "no length": ([*SIMULATE, "--num-speculative-tokens", "60"], "nothing is left to try"),
-    "budget": ([*SIMULATE, "--budget", "3q"], "30m"),
+    "budget": ([*SIMULATE, "--budget", "3q"], "--budget '3q' is not a duration"),
+    "start timeout": (["run", "--start-timeout", "soon"], "--start-timeout 'soon' is not a"),
+    "request timeout": (["run", "--request-timeout", "0"], "--request-timeout '0' is not a"),
+    "top p": (["run", "--top-p", "0"], "0<x<=1"),
     "prompts": ([*SIMULATE, "--num-prompts", "1"], "x>=2"),
     "noise": ([*SIMULATE, "--replay-noise", "-1"], "x>=0"),
     "storage": ([*SIMULATE, "--storage", "mysql://x"], "sqlite:///FILE"),
@@ -171,6 +177,64 @@ def test_130_interrupted_and_resumed(spectune, monkeypatch, number):
     code, out, _ = spectune(*REPLAY, "--json")
     assert code == 0
     assert json.loads(out)["cost"]["probes"] == len(measured) - 1  # the fourth was lost
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
+def test_a_signal_that_is_ignored_stays_ignored(spectune, number):
+    """nohup and service managers start programs with signals ignored."""
+    signal.signal(number, signal.SIG_IGN)
+    spectune("--version")
+    assert signal.getsignal(number) == signal.SIG_IGN
+    signal.signal(number, signal.SIG_DFL)
+    spectune("--version")
+    assert callable(signal.getsignal(number))
+
+
+def answering(monkeypatch, answer):
+    def prompt(text=""):
+        if isinstance(answer, str):
+            return answer
+        raise answer
+
+    monkeypatch.setattr("click.termui.visible_prompt_func", prompt)
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "said"),
+    [("n", 2, "aborted"), (EOFError(), 2, "aborted"), (KeyboardInterrupt(), 130, "interrupted")],
+    ids=["no", "no terminal", "Ctrl-C"],
+)
+def test_a_question_that_is_not_answered_yes(spectune, monkeypatch, answer, code, said):
+    study = json.loads(spectune(*REPLAY, "--json")[1])["study"]
+    answering(monkeypatch, answer)
+    found, out, err = spectune("studies", "rm", study)
+    assert (found, out) == (code, "")
+    assert said in err and "Traceback" not in err
+    assert [info.id for info in list_studies()] == [study]
+    answering(monkeypatch, "y")
+    assert spectune("studies", "rm", study)[0] == 0
+
+
+def test_70_a_fault_of_our_own_is_not_a_regression(spectune, monkeypatch):
+    def broken(*arguments):
+        raise ZeroDivisionError("one by nought")
+
+    monkeypatch.setattr("autotune.tuner.tune", broken)
+    code, out, err = spectune(*REPLAY, "--json")
+    assert (code, out) == (70, "")
+    assert "internal error: ZeroDivisionError: one by nought\nTraceback" in err
+
+
+def test_141_the_reader_went_away(spectune, monkeypatch):
+    def closed(*arguments):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    streams = sys.stdout, sys.stderr
+    monkeypatch.setattr("autotune.cli.methods.table", closed)
+    try:
+        assert invoke(["methods"]) == 141
+    finally:
+        sys.stdout, sys.stderr = streams
 
 
 def test_help_and_version(spectune):
@@ -256,12 +320,9 @@ def test_dry_run_starts_nothing(spectune):
     assert windows() == 0
 
 
-def test_dry_run_prints_the_very_commands(spectune, tmp_path):
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
+def test_dry_run_prints_the_very_commands(spectune, llama):
     code, out, _ = spectune(
-        "run", "--model", model, "--workload", "math", "--methods", "ngram",
+        "run", "--model", llama, "--workload", "math", "--methods", "ngram",
         "--num-speculative-tokens", "2,4", "--dry-run", "--json",
         "--", "--dtype", "float32", "--methods",
     )  # fmt: skip
@@ -270,7 +331,7 @@ def test_dry_run_prints_the_very_commands(spectune, tmp_path):
     assert [c["num_speculative_tokens"] for c in preview["candidates"]] in ([4, 2], [2, 4])
     assert len(preview["commands"]) == 2
     for command in preview["commands"]:
-        assert str(model) in command
+        assert str(llama) in command
         assert "--dtype float32 --methods" in command  # unchanged, though it is an option of ours
     assert "ngram" in preview["commands"][1] and "ngram" not in preview["commands"][0]
 
@@ -335,20 +396,148 @@ def effort(spectune, *arguments):
 
 def test_effort(spectune, monkeypatch):
     assert effort(spectune) == (2, 4)
-    assert effort(spectune, "--fast") == (1, 2)
+    assert effort(spectune, "--fast") == (1, 4)
     assert effort(spectune, "--rigorous") == (4, 8)
     monkeypatch.setenv("SPECTUNE_FAST", "1")
-    assert effort(spectune, "--seed", "1") == (1, 2)
+    assert effort(spectune, "--seed", "1") == (1, 4)
     monkeypatch.setenv("SPECTUNE_FAST", "0")
     assert effort(spectune, "--seed", "2") == (2, 4)
     monkeypatch.setenv("SPECTUNE_RIGOROUS", "1")
     assert effort(spectune, "--seed", "3") == (4, 8)
 
 
-def test_every_option_of_run_has_its_variable():
-    for parameter in run_module.command.params:
+def all_options(command, name):
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            yield f"{name} {parameter.name}", parameter
+    for inner, below in getattr(command, "commands", {}).items():
+        yield from all_options(below, f"{name} {inner}")
+
+
+def test_every_option_of_every_verb_has_its_variable():
+    context = click.Context(cli)
+    verbs = {verb: cli.get_command(context, verb) for verb in VERBS}
+    options = dict(pair for verb, command in verbs.items() for pair in all_options(command, verb))
+    assert len(options) > 40
+    assert options.pop("studies show recording").envvar == "SPECTUNE_AS_RECORDING"
+    for parameter in options.values():
         longs = [name for name in parameter.opts if name.startswith("--")]
         assert parameter.envvar == "SPECTUNE_" + longs[0][2:].upper().replace("-", "_")
+
+
+def test_variables_of_the_other_verbs(spectune, monkeypatch, llama):
+    spectune(*REPLAY)
+    monkeypatch.setenv("SPECTUNE_RECORDING", str(RECORDING))  # what `run` plays
+    assert spectune("studies", "show")[1].startswith("study ")
+    monkeypatch.setenv("SPECTUNE_AS_RECORDING", "1")
+    assert json.loads(spectune("studies", "show")[1])["schema"] == "spectune.recording/1"
+    monkeypatch.setenv("SPECTUNE_JSON", "1")
+    assert "methods" in json.loads(spectune("methods")[1])
+    monkeypatch.setenv("SPECTUNE_DRAFTER", "eagle3=acme/one draft_model=acme/two")
+    methods = json.loads(spectune("models", llama)[1])["methods"]
+    assert {m["method"]: m["drafter"] for m in methods if m["drafter"]} == {
+        "eagle3": "acme/one",
+        "draft_model": "acme/two",
+    }
+
+
+UNREAD = {
+    "model": (REPLAY, ["--model", "Qwen3-8B"]),
+    "workload": (REPLAY, ["--workload", "math"]),
+    "drafter": (REPLAY, ["--drafter", "eagle3=acme/draft"]),
+    "num prompts": (SIMULATE, ["--num-prompts", "4"]),
+    "prompts per block": (REPLAY, ["--prompts-per-block", "4"]),
+    "sampling": (SIMULATE, ["--temperature", "1", "--top-p", "0.5", "--max-tokens", "9"]),
+    "engine": (SIMULATE, ["--vllm-python", "x", "--start-timeout", "9m", "--log-dir", "x"]),
+    "recording": (SIMULATE, ["--recording", str(RECORDING)]),
+    "simulation": (REPLAY, ["--simulation", "edge"]),
+    "a real engine": (["run"], ["--recording", str(RECORDING), "--replay-noise", "0.1"]),
+}
+
+
+@pytest.mark.parametrize(("verb", "options"), UNREAD.values(), ids=UNREAD.keys())
+def test_2_options_that_the_engine_would_ignore(spectune, verb, options):
+    code, out, err = spectune(*verb, *options)
+    assert (code, out) == (2, "")
+    assert f"does not read {', '.join(options[::2])}" in err
+    assert windows() == 0
+
+
+def test_the_model_and_workload_that_are_there_may_be_named(spectune, monkeypatch):
+    names = ("--model", "minimax-m3-mxfp8", "--workload", "gsm8k")
+    assert spectune(*REPLAY, *names, "--dry-run")[0] == 0
+    monkeypatch.setenv("SPECTUNE_MODEL", "Qwen3-8B")  # of the shell, not of this command
+    monkeypatch.setenv("SPECTUNE_NUM_PROMPTS", "20")
+    assert spectune(*REPLAY, "--dry-run")[0] == 0
+
+
+@pytest.fixture
+def llama(tmp_path):
+    """A model that needs no network: a folder with a configuration."""
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
+    return model
+
+
+def test_engine_options_reach_the_engine(spectune, monkeypatch):
+    given = []
+
+    def load(name, options):
+        given.append(options)
+        raise ConfigurationError("seen enough")
+
+    monkeypatch.setattr("autotune.engines.load_engine", load)
+    spectune("run")
+    spectune("run", "--start-timeout", "2h", "--request-timeout", "90", "--log-dir", "logs")
+    default, chosen = given
+    assert (default.start_timeout_seconds, default.request_timeout_seconds) == (1800, 600)
+    assert (chosen.start_timeout_seconds, chosen.request_timeout_seconds) == (7200, 90)
+    assert (default.log_dir, chosen.log_dir) == (None, "logs")
+
+
+def planned(spectune, monkeypatch, model, *options):
+    """The plan of a dry run on a real engine."""
+    plans, real = [], sys.modules["autotune.dryrun"].preview
+    monkeypatch.setattr("autotune.dryrun.preview", lambda p, e: plans.append(p) or real(p, e))
+    arguments = ("--model", model, "--workload", "math", "--methods", "ngram", "--dry-run")
+    assert spectune("run", *arguments, *options)[0] == 0
+    return plans[0]
+
+
+def test_sampling_belongs_to_the_workload(spectune, monkeypatch, llama):
+    options = ("--temperature", "0.5", "--top-p", "0.9", "--max-tokens", "9", "--seed", "3")
+    sampling = planned(spectune, monkeypatch, llama, *options).workload.sampling
+    assert (sampling.temperature, sampling.top_p) == (0.5, 0.9)
+    assert (sampling.max_tokens, sampling.seed) == (9, 3)
+
+
+def test_too_few_held_out_prompts_are_a_warning(spectune, monkeypatch, llama):
+    """math has 56 prompts and holds out 28."""
+
+    def shared(*options):
+        warnings = planned(spectune, monkeypatch, llama, *options).warnings
+        return [warning for warning in warnings if "held out" in warning]
+
+    assert shared("--max-concurrency", "1,3", "--prompts-per-block", "7") == []  # 4 x 7 = 28
+    (warning,) = shared("--max-concurrency", "1,4")  # 4 x 8
+    assert "at concurrency 4 takes 4 blocks of 8 prompts, but 28 prompts are held out" in warning
+    assert "give 64 prompts or more, or fewer with --prompts-per-block" in warning
+    (warning,) = shared("--max-concurrency", "16", "--rigorous")
+    assert "8 blocks of 32 prompts" in warning
+    assert "give 512 prompts or more, or tune for a lower load" in warning
+
+
+GROUPS = ("What to tune", "How hard to measure", "Engine", "Result and storage", "Other")
+
+
+def test_the_help_of_run_is_grouped(spectune):
+    _, out, _ = spectune("run", "--help")
+    places = [out.index(f"\n{group}:\n") for group in GROUPS]
+    assert places == sorted(places)
+    for option, group in [("--model", 0), ("--top-p", 0), ("--budget", 1), ("--log-dir", 2),
+                          ("--storage", 3), ("--help", 4)]:  # fmt: skip
+        assert out.rindex("\n  " + option, 0, [*places, len(out)][group + 1]) > places[group]
 
 
 # -------------------------------------------------------------------------------------- files
@@ -419,6 +608,18 @@ def test_export_forms(spectune, stored):
     ).stdout.splitlines()
     assert words[:3] == ["vllm", "serve", "acme/small"]
     assert words[3] == "--speculative-config" and json.loads(words[4]) == CONFIG
+
+
+def test_export_json_is_a_format(spectune, stored, monkeypatch):
+    document = spectune("export", stored)
+    assert spectune("export", "--json") == document
+    assert spectune("export", "--json", "--format", "json") == document
+    code, out, err = spectune("export", "--json", "--format", "command")
+    assert (code, out) == (2, "") and "exclude each other" in err
+    monkeypatch.setenv("SPECTUNE_JSON", "1")
+    assert spectune("export", "--format", "command")[1].startswith("vllm serve")
+    monkeypatch.setenv("SPECTUNE_FORMAT", "command")
+    assert spectune("export", "--json") == document
 
 
 def test_export_of_no_speculation(spectune):

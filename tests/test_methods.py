@@ -117,6 +117,8 @@ def test_particular_configs():
     pard = get_method("pard").speculative_config(8, "org/p")
     assert (pard["method"], pard["parallel_drafting"]) == ("draft_model", True)
     assert get_method("ngram").speculative_config(5)["prompt_lookup_max"] == 4
+    suffix = get_method("suffix").speculative_config(8)  # no answers of earlier requests
+    assert suffix["suffix_decoding_max_cached_requests"] == 0
 
 
 def test_what_cannot_be_switched_live():
@@ -346,6 +348,8 @@ def test_docs_table_is_current():
     rows = dict(re.findall(r"^\| `(\w+)` \|(.*)\|$", DOCS.read_text(), re.MULTILINE))
     assert set(rows) == NAMES
     for method in all_methods():
-        cells = [cell.strip() for cell in rows[method.name].split("|")]
-        drafts = "parallel" if method.parallel else "sequential"
-        assert cells[:4] == [method.needs, drafts, "yes" if method.live_n else "no", method.allows]
+        needs, drafts, live, allows, on_v2 = map(str.strip, rows[method.name].split("|"))
+        assert (needs, allows) == (method.needs, method.allows)
+        assert drafts == ("parallel" if method.parallel else "sequential")
+        assert live == ("yes" if method.live_n else "no")
+        assert (on_v2 != "no") == bool(method.live_on_v2)

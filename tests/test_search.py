@@ -424,8 +424,10 @@ def test_without_a_start_only_the_running_engine_answers():
 
 def test_a_failed_candidate_is_never_proposed():
     told = Told(plan_of(mtp=[1, 2, 3]), {("mtp", n): (0.5 * n, 0.2) for n in (1, 2, 3)})
-    told.fail("mtp", 3, "died")
+    told.fail("mtp", 3, "not tried: N=3 ended the engine")
     assert search(told).propose() == ("mtp", 2)
+    told.fail("mtp", 3, "died")  # a method that failed when it was run must show its smallest N
+    assert search(told).propose() == ("mtp", 1)
     told.fail("mtp", None, "died again")
     assert search(told).propose() is None
     assert search(told).incumbent()[0] == 0.0

@@ -64,8 +64,9 @@ REQUIRED = {  # of every recommendation document
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _environment():
+def _environment(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPECTUNE_STATE_DIR", str(tmp_path_factory.mktemp("state")))
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
         yield
@@ -214,6 +215,12 @@ class VllmContract(EngineContract):
 class TestNgram(VllmContract):
     method = "ngram"
 
+    def test_the_worker_says_which_runner_it_has(self, bench, spaces):
+        """On a CPU always V1, whose drafters draft what is asked for."""
+        runner = bench.session(spaces["ngram"].arm(FRESH[1], live=False)).runner
+        assert (runner.v2, runner.drafter) == (False, "NgramProposer")
+        assert runner.name.startswith("vllm.v1.worker.cpu_model_runner")
+
     def test_a_lookup_costs_next_to_nothing(self, bench, live):
         for n in LENGTHS:
             steps = bench.record(live, n).greedy.steps
@@ -226,7 +233,7 @@ class TestNgram(VllmContract):
         assert call("spectune_stop") == [{"stopped": True}]
         assert call("spectune_stop") == [{"stopped": False}]
         session.run(bench.arms.block().model_copy(update={"role": BlockRole.CONFIRM}))
-        assert call("spectune_drain") == [{"steps": []}]
+        assert call("spectune_drain") == [{"steps": [], "drafter": False}]
 
     def test_close_twice_then_nothing_runs(self, bench, spaces):
         """On the engine that happens to run, which spares a start."""
@@ -376,8 +383,10 @@ class TestQuietStudy:
         """Its reference block has the prompts of the first search block."""
         windows = quiet.process.windows()
         again = [w for w in windows if w.block.startswith("reference") and w.n]
+        if not again:
+            pytest.skip("this time nothing was worth a confirmation")
         for static in again:
-            wanted = (static.n, static.block.replace("reference", "search"))
+            wanted = (static.n, f"search:0:{static.block.split(':')[2]}")
             method = static.window.method
             live = next(w for w in quiet.process.windows(method) if (w.n, w.block) == wanted)
             assert live.window.live and not static.window.live
@@ -422,18 +431,18 @@ def stormy(models, workload, start_study, recorder) -> Stormy:
     options = ("--max-tokens", "48", "--json")
 
     process.start(*options)
-    process.until(lambda: len(process.windows("none")) >= 3, 120, "windows of the baseline")
+    process.until(lambda: len(process.windows("none")) >= 3, 300, "windows of the baseline")
     process.signal(signal.SIGKILL)
     first = process.wait(10)
     killed_left_nothing = process.vanished()
     killed = process.windows()
 
     process.start(*options)
-    process.until(lambda: process.windows("ngram"), 240, "the first n-gram window")
+    process.until(lambda: process.windows("ngram"), 600, "the first n-gram window")
     process.kill_engine_core()
     died = process.windows("ngram")[0].n
     others = lambda: [w for w in process.windows("ngram") if w.n != died]  # noqa: E731
-    process.until(others, 120, "a window of the other N")
+    process.until(others, 300, "a window of the other N")
     process.signal(signal.SIGINT)
     second = process.wait(60)
     interrupted_left_nothing = process.vanished()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from types import FrameType
 
@@ -21,7 +22,10 @@ VERBS = {
     "models": "Show which methods and drafters apply to a model.",
     "workloads": "List the workloads that have a name.",
 }
+ABORTED = 2
+INTERNAL = 70  # EX_SOFTWARE of sysexits.h; 1 means "check: regression"
 INTERRUPTED = 130
+PIPE_CLOSED = 141  # what a shell calls death by SIGPIPE
 
 
 class VerbGroup(click.Group):
@@ -65,8 +69,9 @@ def main(args: Sequence[str] | None = None) -> None:
 
 def invoke(args: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    for name in ("SIGTERM", "SIGHUP"):
-        signal.signal(getattr(signal, name), _interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup asks for SIGHUP to be ignored
+            signal.signal(number, _interrupt)
     try:
         result = cli.main(args=args, prog_name="spectune", standalone_mode=False)
     except click.exceptions.Exit as request:
@@ -74,13 +79,27 @@ def invoke(args: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted: what was measured is kept, the same command resumes", err=True)
-        return INTERRUPTED
+    except (click.Abort, KeyboardInterrupt) as error:
+        return _stopped(error)
     except SpectuneError as error:
         show_error(error)
         return error.exit_code
+    except SystemExit:  # click's answer to a reader that went away, as in `spectune ... | head`
+        return PIPE_CLOSED
+    except Exception as error:  # noqa: BLE001  whatever it is, it must not end as another code
+        click.echo(f"internal error: {type(error).__name__}: {error}", err=True)
+        click.echo(traceback.format_exc(), err=True, nl=False)
+        return INTERNAL
     return result if isinstance(result, int) else 0
+
+
+def _stopped(error: BaseException) -> int:
+    """A signal or Ctrl-C, which click turns into an Abort; or "no" at a prompt, a plain Abort."""
+    if isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt):
+        click.echo("interrupted: what was measured is kept, the same command resumes", err=True)
+        return INTERRUPTED
+    click.echo("aborted", err=True)
+    return ABORTED
 
 
 def show_error(error: SpectuneError) -> None:

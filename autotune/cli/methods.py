@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from autotune.cli.options import as_json as as_json_option
+
 
 def table(rows: Iterable[Sequence[str]]) -> str:
     """Plain columns, two blanks apart; the first row is the heading."""
@@ -29,7 +31,7 @@ def lengths_text(lengths: Sequence[int]) -> str:
 
 
 @click.command("methods")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@as_json_option()
 def command(as_json: bool) -> None:
     """List the drafting methods: what each needs and which N it allows."""
     from autotune.methods import all_methods

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli.methods import lengths_text, table
+from autotune.cli.options import as_json as as_json_option
+from autotune.cli.options import option
 
 if TYPE_CHECKING:
     from autotune.catalog import CatalogEntry
@@ -15,26 +17,13 @@ if TYPE_CHECKING:
 
 @click.command("models")
 @click.argument("name", required=False)
-@click.option(
-    "--drafter",
-    "drafters",
-    multiple=True,
-    metavar="METHOD=ID_OR_PATH",
-    help="Use this drafter for a method (repeatable).",
-)
-@click.option(
-    "--catalog",
-    type=click.Path(dir_okay=False),
-    envvar="SPECTUNE_CATALOG",
-    help="Your own catalogue (TOML); its entries replace packaged ones.",
-)
-@click.option(
-    "--vllm-python",
-    metavar="PATH",
-    envvar="SPECTUNE_VLLM_PYTHON",
-    help="The Python that has vLLM (default: this one).",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@option(
+    "--drafter", "drafters", multiple=True, metavar="METHOD=ID_OR_PATH",
+    help="Draft checkpoint for a method (repeatable).",
+)  # fmt: skip
+@option("--catalog", type=click.Path(), metavar="FILE", help="Your own catalogue of drafters.")
+@option("--vllm-python", metavar="PATH", help="Interpreter that has vLLM [this one].")
+@as_json_option()
 def command(
     name: str | None,
     drafters: tuple[str, ...],

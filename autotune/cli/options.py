@@ -3,23 +3,100 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from autotune.engines import Engine, Offer
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def option(*names: str, **settings: Any) -> Callable[[Function], Function]:
-    """click.option with the environment variable named after the long option."""
+class Option(click.Option):
+    """`group` is the heading under which `--help` of a Grouped command lists it."""
+
+    def __init__(self, *names: Any, group: str = "Options", **settings: Any) -> None:
+        super().__init__(*names, **settings)
+        self.group = group
+
+
+class Grouped(click.Command):
+    """Lists its options under their groups' headings."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if record := parameter.get_help_record(ctx):
+                groups.setdefault(getattr(parameter, "group", "Other"), []).append(record)
+        for heading, records in groups.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
+def option(
+    *names: str, variable: str | None = None, **settings: Any
+) -> Callable[[Function], Function]:
+    """click.option with an environment variable, named after the long option if not given."""
     long = next(name for name in names if name.startswith("--")).split("/")[0]
-    variable = "SPECTUNE_" + long.removeprefix("--").upper().replace("-", "_")
-    return click.option(*names, envvar=variable, show_envvar=False, **settings)
+    named = "SPECTUNE_" + long.removeprefix("--").upper().replace("-", "_")
+    settings = {"cls": Option, "envvar": variable or named, "show_envvar": False, **settings}
+    return click.option(*names, **settings)
 
 
-storage = option("--storage", metavar="URL", help="Study database [studies/spectune.db].")
-as_json = option("--json", "as_json", is_flag=True, help="Print exactly one JSON document.")
-output = option(
-    "-o", "--output", type=click.Path(dir_okay=False, writable=True), metavar="FILE",
-    help="Write the recommendation JSON here.",
+def storage(group: str = "Options") -> Callable[[Function], Function]:
+    return option(
+        "--storage", metavar="URL", help="Study database [studies/spectune.db].", group=group
+    )
+
+
+def as_json(group: str = "Options") -> Callable[[Function], Function]:
+    return option(
+        "--json", "as_json", is_flag=True, help="Print exactly one JSON document.", group=group
+    )
+
+
+def on_command_line(ctx: click.Context, name: str) -> bool:
+    """Whether the user wrote the option, rather than a variable or a default giving it."""
+    from click.core import ParameterSource
+
+    return ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE
+
+
+# Options of `run` that an engine does not read.
+FOR_REAL_ENGINES = (
+    "model", "workload", "drafters", "num_prompts", "temperature", "top_p", "max_tokens",
+    "vllm_python", "catalog", "start_timeout", "request_timeout", "log_dir",
 )  # fmt: skip
+UNREAD = {
+    "vllm": ("recording", "replay_noise", "simulation"),
+    "replay": (*FOR_REAL_ENGINES, "prompts_per_block", "simulation"),
+    "simulate": (*FOR_REAL_ENGINES, "recording"),
+}
+
+
+def refuse_unread(ctx: click.Context, engine: Engine) -> None:
+    """Raise UsageError for options on the command line that this engine would ignore.
+
+    A recording or a simulation has a model and a workload: naming these very ones is allowed.
+    """
+    offer = engine.offer()
+    unread = [
+        name
+        for name in UNREAD[engine.name]
+        if on_command_line(ctx, name) and not _is_offered(offer, name, ctx.params[name])
+    ]
+    if unread:
+        longs = {p.name: p.opts[0] for p in ctx.command.params}
+        there = f": it is {offer.model} on {offer.workload}" if offer else ""
+        raise click.UsageError(
+            f"--engine {engine.name} does not read {', '.join(longs[n] for n in unread)}{there}",
+            ctx,
+        )
+
+
+def _is_offered(offer: Offer | None, name: str, value: Any) -> bool:
+    if offer is None or name not in ("model", "workload"):
+        return False
+    there: str = getattr(offer, name)
+    return value.lower() in (there.lower(), there.lower().rpartition("/")[2])

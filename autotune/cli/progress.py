@@ -41,12 +41,21 @@ class Progress(AbstractContextManager["Progress"]):
     def __call__(self, text: str) -> None:
         waiting = re.search(r"\(\d+ s\)$", text) is not None
         if self._status is not None:
-            self._status.update(text)
-            if not waiting and ":" in text:  # results stay on the screen
-                self._status.console.print(f"[dim]{time.strftime('%H:%M:%S')}[/dim] {text}")
+            self._show(text, stays=not waiting and ":" in text)
             return
         same = re.sub(r"\(\d+ s\)$", "", text)
         if waiting and same == self._last and time.monotonic() - self._said_at < REPEAT_SECONDS:
             return
         self._last, self._said_at = same, time.monotonic()
         print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+    def _show(self, text: str, *, stays: bool) -> None:
+        """On the live line, and above it what stays on the screen: results.
+
+        `text` holds an engine's own words, so nothing in it is markup.
+        """
+        from rich.text import Text
+
+        self._status.update(Text(text))
+        if stays:
+            self._status.console.print(Text.assemble((time.strftime("%H:%M:%S "), "dim"), text))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import click
 from pydantic import BaseModel
 
 from autotune.cli.methods import table
+from autotune.cli.terminal import Part, Row
 from autotune.dryrun import Preview
 from autotune.records import (
     BASELINE,
@@ -27,12 +29,15 @@ def print_json(record: BaseModel) -> None:
     click.echo(json.dumps(record.model_dump(mode="json", by_alias=True), indent=2))
 
 
-def recommendation_text(r: Recommendation) -> str:
-    parts = [_answer(r), "", _loads(r), "", _candidates(r)]
+def recommendation_parts(r: Recommendation, log_dir: Path | None = None) -> list[Part]:
+    """The answer first. `log_dir` is named where a candidate failed."""
+    parts: list[Part] = [("bold", _answer(r)), ("", ""), ("", _loads(r)), ("", "")]
+    parts += [("", _candidates(r)), *(("dim", note) for note in _notes(r))]
+    if log_dir is not None and any(c.status == Status.FAILED for c in r.candidates):
+        parts.append(("", f"engine logs are in {log_dir}"))
     if r.warnings:
-        parts += ["", *(f"warning: {warning}" for warning in r.warnings)]
-    parts += ["", _cost(r), "", *_next(r)]
-    return "\n".join(parts)
+        parts += [("", ""), *(("yellow", f"warning: {warning}") for warning in r.warnings)]
+    return [*parts, ("", ""), ("dim", _cost(r)), ("", ""), *_next(r)]
 
 
 def _answer(r: Recommendation) -> str:
@@ -67,7 +72,7 @@ def _load(concurrency: int | None) -> str:
     return "unstated" if concurrency is None else str(concurrency)
 
 
-def _loads(r: Recommendation) -> str:
+def _loads(r: Recommendation) -> list[Row]:
     def choice(c: LoadChoice) -> str:
         if c.method == "none":
             return "do not speculate"
@@ -75,27 +80,31 @@ def _loads(r: Recommendation) -> str:
 
     rates = {b.concurrency: b.output_tokens_per_second for b in r.baseline}
     rows = [
-        (_load(c.concurrency), choice(c), _short(c.speedup), c.status.value,
+        (_load(c.concurrency), choice(c), _short(c.speedup), c.status.value if c.status else "-",
          f"{rates[c.concurrency]:.1f}")
         for c in r.per_concurrency
     ]  # fmt: skip
-    return table([("CONCURRENCY", "CHOICE", "SPEED-UP", "EVIDENCE", "BASELINE TOK/S"), *rows])
+    return [("CONCURRENCY", "CHOICE", "SPEED-UP", "EVIDENCE", "BASELINE TOK/S"), *rows]
 
 
-def _candidates(r: Recommendation) -> str:
+def _candidates(r: Recommendation) -> list[Row]:
     shown = [c for c in r.candidates if c.status in SHOWN]
     heading = ("METHOD", "N", "CONC.", "TOK/S", "SPEED-UP", "TOKENS/ROUND", "DRAFT MS",
                "VERIFY MS", "STATUS")  # fmt: skip
-    rows = [heading, *(_row(c) for c in shown)]
+    return [heading, *(_row(c) for c in shown)]
+
+
+def _notes(r: Recommendation) -> list[str]:
+    """What the table leaves out."""
     notes = []
     predicted = sum(c.status == Status.PREDICTED for c in r.candidates)
     if predicted:
         notes.append(f"{predicted} more predicted only, see --json")
-    notes += [f"skipped {c.method}: {c.reason}" for c in r.candidates if c.status == Status.SKIPPED]
-    return "\n".join([table(rows), *notes])
+    skipped = (c for c in r.candidates if c.status == Status.SKIPPED)
+    return notes + [f"skipped {c.method}: {c.reason}" for c in skipped]
 
 
-def _row(c: CandidateResult) -> tuple[str, ...]:
+def _row(c: CandidateResult) -> Row:
     return (
         c.method,
         str(c.num_speculative_tokens),
@@ -125,12 +134,11 @@ def _cost(r: Recommendation) -> str:
     )
 
 
-def _next(r: Recommendation) -> list[str]:
-    return [
-        "serve it:",
-        f"  {r.serve_command}",
-        f"study {r.study}: spectune studies show {r.study}",
-    ]
+def _next(r: Recommendation) -> list[Part]:
+    serve = [("", "serve it:"), ("bold", f"  {r.serve_command}")]
+    if r.serve_command is None:
+        serve = [("", f"no command to serve it: engine {r.engine} names no drafter")]
+    return [*serve, ("", f"study {r.study}: spectune studies show {r.study}")]
 
 
 def duration(seconds: float) -> str:

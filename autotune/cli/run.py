@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from autotune.cli.options import as_json, option, output, storage
+from autotune.cli.options import Grouped, as_json, option, refuse_unread, storage
 from autotune.cli.progress import Progress
-from autotune.errors import ConfigurationError
+from autotune.errors import ConfigurationError, EngineError
+
+if TYPE_CHECKING:
+    from autotune.dryrun import Preview
+    from autotune.engines import Engine
+    from autotune.records import Plan
 
 INCONCLUSIVE = 4
 
+what = partial(option, group="What to tune")
+effort = partial(option, group="How hard to measure")
+engine = partial(option, group="Engine")
+result = partial(option, group="Result and storage")
+SECONDS = ("start_timeout", "request_timeout")  # options that are durations
 
-class PassesThrough(click.Command):
+
+class PassesThrough(Grouped):
     """What follows `--` becomes the parameter `vllm_args`; before it only options may stand."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -27,73 +39,103 @@ class PassesThrough(click.Command):
 
 
 @click.command("run", cls=PassesThrough, options_metavar="[OPTIONS] [-- VLLM_SERVE_ARGS...]")
-@option("--model", help="Hub id, local path, or short name of the catalogue.")
-@option("--workload", help="math, code, chat, ... or a JSONL file; see `spectune workloads`.")
-@option("--methods", metavar="LIST", help="Drafting methods to try, e.g. mtp,eagle3 [all].")
-@option("--drafter", "drafters", multiple=True, metavar="METHOD=ID_OR_PATH", help="Repeatable.")
-@option("--num-speculative-tokens", metavar="LIST", help="N to try: 1-8 or 1,3,7.")
-@option("--max-concurrency", metavar="LIST", help="Loads to tune for, e.g. 1,8,32 [8].")
-@option("--num-prompts", type=click.IntRange(2), help="Use only the first prompts.")
-@option("--prompts-per-block", type=click.IntRange(1), help="Smallest window, in prompts [8].")
-@option("--temperature", type=click.FloatRange(0), help="[the workload's]")
-@option("--max-tokens", type=click.IntRange(1), help="[the workload's]")
-@option("--seed", type=int, default=0, show_default=True)
-@option("--budget", metavar="TIME", help="Stop searching in time to be done by then: 30m, 2h.")
-@option("--fast", "effort", flag_value="fast", help="Fewer repeats.")
-@option("--rigorous", "effort", flag_value="rigorous", help="More repeats.")
-@option(
-    "--engine", type=click.Choice(["vllm", "replay", "simulate"]), default="vllm",
-    show_default=True,
+@what("--model", metavar="NAME", help="Hub id, local path, or short name of the catalogue.")
+@what("--workload", metavar="NAME", help="math, code, ... or a JSONL file: `spectune workloads`.")
+@what("--methods", metavar="LIST", help="Drafting methods to try, e.g. mtp,eagle3 [all].")
+@what(
+    "--drafter", "drafters", multiple=True, metavar="METHOD=ID_OR_PATH",
+    help="Draft checkpoint for a method (repeatable).",
 )  # fmt: skip
-@option("--recording", type=click.Path(), metavar="FILE", help="What --engine replay plays.")
-@option("--replay-noise", type=click.FloatRange(0), help="Relative noise of each answer.")
-@option("--simulation", metavar="NAME_OR_FILE", help="Scenario of --engine simulate.")
-@option(
+@what("--num-speculative-tokens", metavar="LIST", help="N to try: 1-8 or 1,3,7.")
+@what("--max-concurrency", metavar="LIST", help="Loads to tune for, e.g. 1,8,32 [8].")
+@what("--temperature", type=click.FloatRange(0), help="Of sampling [the workload's].")
+@what("--top-p", type=click.FloatRange(0, 1, min_open=True), help="Of sampling [the workload's].")
+@what("--max-tokens", type=click.IntRange(1), help="Of one answer [the workload's].")
+@what("--catalog", type=click.Path(), metavar="FILE", help="Your own catalogue of drafters.")
+@effort("--fast", "effort", flag_value="fast", help="Fewer repeats.")
+@effort("--rigorous", "effort", flag_value="rigorous", help="More repeats.")
+@effort("--budget", metavar="TIME", help="Stop searching in time to be done by then: 30m, 2h.")
+@effort("--num-prompts", type=click.IntRange(2), help="Use only the first prompts.")
+@effort("--prompts-per-block", type=click.IntRange(1), help="Smallest window, in prompts [8].")
+@effort("--seed", type=int, default=0, show_default=True, help="Of sampling and the search.")
+@engine(
+    "--engine", type=click.Choice(["vllm", "replay", "simulate"]), default="vllm",
+    show_default=True, help="What measures.",
+)  # fmt: skip
+@engine(
     "--live-n/--no-live-n", "--replay-live-n/--no-replay-live-n", "live_n", default=True,
     help="Switch N on a running engine where that works [on].",
 )  # fmt: skip
-@option("--vllm-python", metavar="PATH", help="Interpreter that has vLLM [this one].")
-@option("--catalog", type=click.Path(), metavar="FILE", help="Your own catalogue of drafters.")
-@storage
-@output
-@as_json
-@option("--dry-run", is_flag=True, help="Show what would be run; start nothing.")
-@option("--resume/--fresh", "resume", default=True, help="Go on with the same study [resume].")
-def command(**options: Any) -> int:
+@engine("--vllm-python", metavar="PATH", help="Interpreter that has vLLM [this one].")
+@engine("--start-timeout", metavar="TIME", help="Longest wait for an engine to be ready [30m].")
+@engine("--request-timeout", metavar="TIME", help="Longest wait for one answer [10m].")
+@engine("--log-dir", metavar="FOLDER", help="Where engine logs go [studies/engine-logs].")
+@engine("--recording", type=click.Path(), metavar="FILE", help="What --engine replay plays.")
+@engine("--simulation", metavar="NAME_OR_FILE", help="Scenario of --engine simulate.")
+@engine("--replay-noise", type=click.FloatRange(0), help="Relative noise of replay, simulate.")
+@result(
+    "-o", "--output", type=click.Path(dir_okay=False, writable=True), metavar="FILE",
+    help="Write the recommendation JSON here.",
+)  # fmt: skip
+@as_json("Result and storage")
+@result("--dry-run", is_flag=True, help="Show what would be run; start nothing.")
+@storage("Result and storage")
+@result("--resume/--fresh", "resume", default=True, help="Go on with the same study [resume].")
+@click.pass_context
+def command(ctx: click.Context, /, **options: Any) -> int:
     """Tune method and N for a model and a workload; print and store the recommendation.
 
-    Everything after -- goes to `vllm serve` unchanged.
+    Everything after -- goes to `vllm serve` unchanged. Every option also reads a variable:
+    --max-concurrency is SPECTUNE_MAX_CONCURRENCY.
     """
-    from autotune.cli.render import dry_run_text, print_json, recommendation_text
     from autotune.dryrun import preview
     from autotune.engines import EngineOptions, load_engine
     from autotune.plan import EFFORT, Request, make_plan
-    from autotune.store import open_study
-    from autotune.tuner import tune
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("optuna").setLevel(logging.WARNING)
+    options |= _seconds(options)
     options["engine_args"] = options.pop("vllm_args")
     if options["effort"] not in EFFORT:  # neither flag; a variable set to 0 gives "False"
         options["effort"] = "default"
-    dry_run, in_json, file = options["dry_run"], options["as_json"], options["output"]
-    engine = load_engine(options["engine"], _only(EngineOptions, options, noise="replay_noise"))
-    plan = make_plan(_only(Request, options), engine)
-    if dry_run:
-        shown = preview(plan, engine)
-        print_json(shown) if in_json else click.echo(dry_run_text(shown))
+    chosen = load_engine(options["engine"], _only(EngineOptions, options, noise="replay_noise"))
+    refuse_unread(ctx, chosen)
+    plan = make_plan(_only(Request, options), chosen)
+    if options["dry_run"]:
+        show_preview(preview(plan, chosen), options["as_json"])
         return 0
+    return measure(plan, chosen, options)
+
+
+def show_preview(shown: Preview, in_json: bool) -> None:
+    from autotune.cli.render import dry_run_text, print_json
+
+    print_json(shown) if in_json else click.echo(dry_run_text(shown))
+
+
+def measure(plan: Plan, engine: Engine, options: dict[str, Any]) -> int:
+    """Run the study, print and write its recommendation; returns the exit code."""
+    from autotune.cli.render import print_json, recommendation_parts
+    from autotune.cli.terminal import show
+    from autotune.store import open_study
+    from autotune.tuner import tune
+
+    file, logs = options["output"], getattr(engine, "log_dir", None)
     if file:
         require_writable(Path(file))
     with (
         open_study(options["storage"], plan, fresh=not options["resume"]) as study,
-        Progress() as p,
+        Progress() as progress,
     ):
-        recommendation = tune(plan, engine, study, p)
-    if in_json:
+        try:
+            recommendation = tune(plan, engine, study, progress)
+        except EngineError as error:
+            error.hint = error.hint or (f"engine logs are in {logs}" if logs else None)
+            raise
+    if options["as_json"]:
         print_json(recommendation)
     else:
-        click.echo(recommendation_text(recommendation))
+        show(recommendation_parts(recommendation, log_dir=logs))
     if file:
         write(Path(file), recommendation.model_dump_json(by_alias=True, indent=2) + "\n")
     return INCONCLUSIVE if recommendation.decision == "inconclusive" else 0
@@ -115,6 +157,17 @@ def write(file: Path, text: str) -> None:
         raise ConfigurationError(
             f"cannot write {file}: {error.strerror}", hint="`spectune studies show -o FILE`"
         ) from error
+
+
+def _seconds(options: dict[str, Any]) -> dict[str, float]:
+    """The timeouts that were given, as fields of EngineOptions."""
+    from autotune.plan import parse_duration
+
+    given = {name: options[name] for name in SECONDS if options[name] is not None}
+    return {
+        f"{name}_seconds": parse_duration(text, "--" + name.replace("_", "-"))
+        for name, text in given.items()
+    }
 
 
 def _only(record: Any, options: dict[str, Any], **renamed: str) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli.options import as_json as as_json_option
-from autotune.cli.options import storage
+from autotune.cli.options import option, storage
 from autotune.errors import StorageError
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ def command() -> None:
 
 
 @command.command("list")
-@storage
-@as_json_option
+@storage()
+@as_json_option()
 def list_command(storage: str | None, as_json: bool) -> None:
     """List all studies, oldest first."""
     from autotune.cli.methods import table
@@ -41,15 +41,16 @@ def list_command(storage: str | None, as_json: bool) -> None:
 
 @command.command("show")
 @click.argument("study_id", metavar="[ID]", required=False)
-@storage
-@as_json_option
-@click.option("--recording", is_flag=True, help="Give the measurements as a recording instead.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+@storage()
+@as_json_option()
+@option(
+    "--recording", is_flag=True, variable="SPECTUNE_AS_RECORDING",  # of `run` it is a file
+    help="Give the measurements as a recording instead.",
+)  # fmt: skip
+@option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="Write the JSON document to this file.",
-)
+)  # fmt: skip
 def show_command(
     study_id: str | None, storage: str | None, as_json: bool, recording: bool, output: Path | None
 ) -> None:
@@ -65,7 +66,7 @@ def show_command(
     elif as_json or output:
         document = _recommendation(study)
     else:
-        click.echo(_summary(study))
+        _print_summary(study)
         return
     if output is None:
         click.echo(_json(document))
@@ -75,8 +76,8 @@ def show_command(
 
 
 @command.command("path")
-@storage
-@as_json_option
+@storage()
+@as_json_option()
 def path_command(storage: str | None, as_json: bool) -> None:
     """Print where studies are kept."""
     from autotune.store import resolve_storage, shown
@@ -87,9 +88,9 @@ def path_command(storage: str | None, as_json: bool) -> None:
 
 @command.command("rm")
 @click.argument("study_id", metavar="ID")
-@storage
-@as_json_option
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@storage()
+@as_json_option()
+@option("--yes", "-y", is_flag=True, help="Do not ask.")
 def rm_command(study_id: str, storage: str | None, as_json: bool, yes: bool) -> None:
     """Remove one study and everything measured in it."""
     from autotune.store import load_study, remove_study
@@ -138,14 +139,16 @@ def _result(info: StudyInfo) -> str:
     return f"{info.method} N={info.num_speculative_tokens}{speedup}"
 
 
-def _summary(study: StoredStudy) -> str:
-    from autotune.cli.render import recommendation_text
+def _print_summary(study: StoredStudy) -> None:
+    from autotune.cli.render import recommendation_parts
+    from autotune.cli.terminal import show
 
-    info = study.info
+    info, plan = study.info, study.plan
+    prompts = f", {len(plan.workload.prompts)} prompts" if plan.sends_prompts else ""
     lines = [
         f"study {info.id}: {_result(info) or 'no recommendation'} ({info.state})",
         f"created {info.created}, engine {info.engine}",
-        f"{info.model} on {info.workload}, {len(study.plan.workload.prompts)} prompts",
+        f"{info.model} on {info.workload}{prompts}",
         f"{info.windows} windows, {len(study.engine_starts)} engine starts,"
         f" {info.total_seconds:.0f} s",
     ]
@@ -153,6 +156,8 @@ def _summary(study: StoredStudy) -> str:
         n = failure.num_speculative_tokens
         candidate = failure.method if n is None else f"{failure.method} N={n}"
         lines.append(f"failed {candidate}: {failure.error}")
-    if study.recommendation is not None:
-        return "\n".join([*lines, "", recommendation_text(study.recommendation)])
-    return "\n".join([*lines, "", "the same `spectune run` command continues it"])
+    click.echo("\n".join([*lines, ""]))
+    if study.recommendation is None:
+        click.echo("the same `spectune run` command continues it")
+    else:
+        show(recommendation_parts(study.recommendation))

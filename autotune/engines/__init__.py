@@ -93,11 +93,18 @@ class Engine(Protocol):
     def open(self, target: Target, arm: Arm, progress: Progress) -> Session:
         """Start the engine for one arm and wait until it is ready.
 
-        Raises EngineStartError (with the engine's last words) when it cannot be started.
+        Raises EngineStartError (with the engine's last words) when it cannot be started, and
+        LiveSwitchError for a live arm where N cannot be switched.
         """
 
     def command(self, target: Target, arm: Arm) -> str:
         """The exact command `open` would run, for --dry-run."""
+
+    def why_not_live(self, target: Target, space: MethodSpace) -> str | None:
+        """What speaks against one start for all N of a method, before it; None: nothing known.
+
+        `open` of a live arm may still raise LiveSwitchError: the running engine knows more.
+        """
 
     def estimated_start_seconds(self) -> float:
         """What one start will roughly cost, for the search and for --dry-run."""

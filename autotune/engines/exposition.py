@@ -28,8 +28,6 @@ COUNTERS = {  # family without `_total` -> our name
     "vllm:spec_decode_num_accepted_tokens": "num_accepted_tokens",
     "vllm:generation_tokens": "generation_tokens",
     "vllm:prompt_tokens": "prompt_tokens",
-    "vllm:prefix_cache_queries": "prefix_cache_queries",
-    "vllm:prefix_cache_hits": "prefix_cache_hits",
     "vllm:num_preemptions": "preemptions",
 }
 PER_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos"
@@ -62,11 +60,6 @@ class Snapshot(Record):
     engines: dict[str, EngineSeries] = Field(default_factory=dict)
     process_start_time_seconds: float | None = None
     damaged_lines: int = 0
-
-    @property
-    def speculation(self) -> bool:
-        """Whether the server exports the speculative counters at all."""
-        return any("num_drafts" in series.counters for series in self.engines.values())
 
     @property
     def requests_in_flight(self) -> int:

@@ -63,6 +63,11 @@ def last_words(log_path: Path, lines: int = 20) -> str:
     return "\n".join(raw[-lines:])
 
 
+def with_log(words: str, log_path: Path) -> str:
+    """Last words and where the whole log is."""
+    return "\n".join([*filter(None, [words]), f"engine log: {log_path}"])
+
+
 def reason(words: str) -> str:
     """The cause within last words, on one line for a table: the exception and its message."""
     lines = [line for line in words.split("\n") if not _NOISE.match(line)]

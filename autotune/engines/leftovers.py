@@ -21,6 +21,8 @@ from autotune.records import Record
 
 logger = logging.getLogger(__name__)
 
+STATE_VARIABLE = "SPECTUNE_STATE_DIR"  # overrides where state files are
+
 
 class CleanedUp(Record):
     """One engine of an earlier run whose state file was found."""
@@ -44,6 +46,27 @@ class EngineState(Record):
     members: tuple[Identity, ...]
     token: str
     command: tuple[str, ...]
+
+
+def state_dir() -> Path:
+    """Where this user's engines are noted, whatever folder a run starts in.
+
+    SPECTUNE_STATE_DIR, else spectune/engines below XDG_STATE_HOME or ~/.local/state (XDG Base
+    Directory Specification: a relative XDG_STATE_HOME is ignored). Raises EngineStartError where
+    there is no home.
+    """
+    if given := os.environ.get(STATE_VARIABLE):
+        return Path(given).absolute()
+    base = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not base.is_absolute():
+        try:
+            base = Path.home() / ".local" / "state"
+        except RuntimeError as error:
+            raise EngineStartError(
+                f"there is no place for notes on running engines: {error}",
+                hint=f"name a folder of your own: {STATE_VARIABLE}",
+            ) from error
+    return base / "spectune" / "engines"
 
 
 def cleanup_stale(state_dir: Path, wait_seconds: float = 30.0) -> list[CleanedUp]:

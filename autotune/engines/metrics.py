@@ -28,17 +28,8 @@ class MetricsDelta(Record):
     counters: SpecCounters | None = None
     generation_tokens: int | None = None
     prompt_tokens: int | None = None
-    prefix_cache_queries: int | None = None  # tokens
-    prefix_cache_hits: int | None = None  # tokens
     preemptions: int | None = None
     damaged_lines: int = 0
-
-    @property
-    def prefix_hit_rate(self) -> float | None:
-        """Share of the looked-up prompt tokens that the prefix cache already had."""
-        if not self.prefix_cache_queries or self.prefix_cache_hits is None:
-            return None
-        return self.prefix_cache_hits / self.prefix_cache_queries
 
 
 def difference(before: Snapshot, after: Snapshot) -> MetricsDelta:

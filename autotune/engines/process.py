@@ -29,6 +29,7 @@ from autotune.engines.leftovers import (
     finish_engine,
     read_state,
     require_linux,
+    state_dir,
 )
 from autotune.engines.supervisor import Identity
 from autotune.errors import EngineStartError
@@ -41,6 +42,7 @@ __all__ = [
     "cleanup_stale",
     "describe_exit",
     "free_port",
+    "state_dir",
 ]
 
 logger = logging.getLogger(__name__)
@@ -72,8 +74,8 @@ class ManagedProcess:
         self._supervisor = process
         self._orders, self._answers = process.stdin, process.stdout
         process.stdin = process.stdout = None  # else Popen keeps them open beyond our own end
+        self.log_path = log_path
         self._token = token
-        self._log_path = log_path
         self._stop_seconds = stop_seconds
         self._events: dict[str, dict[str, Any]] = {}
         self._buffer = b""
@@ -157,7 +159,7 @@ class ManagedProcess:
 
     def last_words(self, lines: int = 20) -> str:
         """The most telling end of the engine's log: see `autotune.engines.last_words`."""
-        return last_words(self._log_path, lines)
+        return last_words(self.log_path, lines)
 
     @property
     def _engine(self) -> Identity:

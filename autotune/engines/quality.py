@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from autotune.errors import UnusableMeasurementError
 from autotune.records import Record, RequestResult
 
 MAX_PERIOD = 60  # characters of the longest phrase whose repetition is called degenerate
@@ -13,6 +14,10 @@ MIN_CHARACTERS = 24  # shorter answers are not judged
 MAX_CHARACTERS = 4000  # as much of an answer as is looked at
 REPEATED_SHARE = 0.9  # of the characters equal to the one a period before
 SHOWN = 10  # differing prompts that are named
+BROKEN = {  # flags of answers that must not be ranked
+    "degenerate_output": "repeat one phrase over and over",
+    "empty_output": "hold tokens but no text",
+}
 
 
 class GreedyDifference(Record):
@@ -67,6 +72,21 @@ def quality_flags(results: Sequence[RequestResult]) -> tuple[str, ...]:
     if all(answer.finish_reason == "length" for answer in answers):
         flags.append("all_length_capped")
     return tuple(flags)
+
+
+def judge_quality(flags: Iterable[str], baseline_flags: Iterable[str]) -> None:
+    """Raise UnusableMeasurementError where half of the answers are broken by speculation.
+
+    Flags of two windows with the same prompts. A model whose answers are sometimes broken without
+    speculation (also `some_degenerate_output`) is not judged: that is the model, not the method.
+    """
+    ours, base = set(flags), set(baseline_flags)
+    for flag, what in BROKEN.items():
+        if flag in ours and not base & {flag, f"some_{flag}"}:
+            raise UnusableMeasurementError(
+                f"half of the answers or more {what}; without speculation none does",
+                hint="a broken drafter, kernel or attention backend: fast, and useless",
+            )
 
 
 def failure_summary(results: Sequence[RequestResult]) -> str | None:

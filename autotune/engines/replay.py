@@ -144,6 +144,9 @@ class ReplayEngine:
         """A line for people: nothing is started."""
         return f"replay {self._file} ({target.model}): {describe(arm)}"
 
+    def why_not_live(self, target: Target, space: MethodSpace) -> None:
+        """Nothing beyond what `MethodSpace.live_n` says."""
+
     def estimated_start_seconds(self) -> float:
         """What a start of the recorded engine would have cost, so that a search spares starts."""
         return TYPICAL_START_SECONDS

@@ -13,6 +13,7 @@ from autotune.engines.exposition import Snapshot, parse_metrics
 from autotune.errors import EngineDiedError
 
 QUIET_SECONDS = 30.0
+CONTROL_SECONDS = 60.0  # for all calls that generate nothing: a healthy server answers at once
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy
 
 
@@ -27,9 +28,9 @@ class RefusedError(EngineDiedError):
 class Server:
     """Client of one server at `base_url`."""
 
-    def __init__(self, base_url: str, timeout_seconds: float) -> None:
+    def __init__(self, base_url: str, request_timeout_seconds: float) -> None:
         self.base_url = base_url
-        self.timeout_seconds = timeout_seconds
+        self.request_timeout_seconds = request_timeout_seconds
 
     def healthy(self) -> bool:
         """Whether /health answers 200 now."""
@@ -47,7 +48,7 @@ class Server:
         """Ask for one token through the chat endpoint; a refusal that names the template is no."""
         body = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
         try:
-            self._json("/v1/chat/completions", body)
+            self._text("/v1/chat/completions", body, self.request_timeout_seconds)
         except RefusedError as error:
             if error.status == 400 and "template" in error.message:
                 return False
@@ -69,15 +70,21 @@ class Server:
         return results
 
     def _json(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        return json.loads(self._text(path, body))
+        text = self._text(path, body)
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise EngineDiedError(f"vLLM answers on {path} with no JSON: {text[:100]!r}") from error
 
-    def _text(self, path: str, body: dict[str, Any] | None = None) -> str:
+    def _text(
+        self, path: str, body: dict[str, Any] | None = None, seconds: float = CONTROL_SECONDS
+    ) -> str:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
             self.base_url + path, data, {"Content-Type": "application/json"}
         )
         try:
-            with _DIRECT.open(request, timeout=self.timeout_seconds) as response:
+            with _DIRECT.open(request, timeout=seconds) as response:
                 return str(response.read().decode())
         except urllib.error.HTTPError as error:
             reason = error.read().decode(errors="replace").strip()[:300]

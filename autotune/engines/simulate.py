@@ -165,6 +165,9 @@ class SimulateEngine:
         """A line for people: nothing is started."""
         return f"simulate {self.scenario.name} ({target.model}): {describe(arm)}"
 
+    def why_not_live(self, target: Target, space: MethodSpace) -> None:
+        """Nothing beyond what `MethodSpace.live_n` says."""
+
     def estimated_start_seconds(self) -> float:
         return self.scenario.start_seconds
 

@@ -5,44 +5,42 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import shlex
 import shutil
 import tempfile
 import time
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import autotune
 from autotune.engines import EngineOptions, Offer, Progress
-from autotune.engines.last_words import reason
-from autotune.engines.process import ManagedProcess, cleanup_stale, describe_exit, free_port
+from autotune.engines.arguments import check_engine_args, data_parallel_size
+from autotune.engines.last_words import reason, with_log
+from autotune.engines.live import why_not_live, why_not_switched
+from autotune.engines.process import (
+    ManagedProcess,
+    cleanup_stale,
+    describe_exit,
+    free_port,
+    state_dir,
+)
 from autotune.engines.server import Server
 from autotune.engines.vllm_session import VllmSession
 from autotune.environment import EngineInfo, probe_engine
-from autotune.errors import ConfigurationError, EngineStartError, LiveSwitchError
-from autotune.records import BASELINE, Arm, Target
+from autotune.errors import EngineDiedError, EngineStartError, LiveSwitchError
+from autotune.records import BASELINE, Arm, MethodSpace, Target
 from autotune.vllm_plugin.control import ENVIRONMENT_VARIABLE, ControlFile
 
 logger = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
 START_ESTIMATE_SECONDS = {"cpu": 45.0}  # others: 180
-LIVE_SINCE = (0, 24)  # first vLLM with num_speculative_tokens_per_batch_size
+GRACE_SECONDS = 20.0  # for a polite end: with several GPUs vLLM needs a while
 SCHEDULER = "autotune.vllm_plugin.scheduler.LiveScheduler"
 STEP_TIMER = "autotune.vllm_plugin.worker.StepTimer"
-OWNED_FLAGS = (
-    "--host",
-    "--port",
-    "--uds",
-    "--speculative-config",
-    "--spec-method",
-    "--spec-model",
-    "--spec-tokens",
-    "--scheduler-cls",
-    "--worker-extension-cls",
-)
+HIDDEN = ("VLLM_API_KEY",)  # of the user's environment: our requests carry no key
 # On a CPU that others share, numba's thread pool makes the n-gram drafter many times slower and
 # pinned OpenMP threads fight for one core.
 CPU_ENVIRONMENT = {"NUMBA_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
@@ -70,52 +68,65 @@ class VllmEngine:
         return info
 
     def open(self, target: Target, arm: Arm, progress: Progress) -> VllmSession:
-        check_engine_args(target)
+        check_engine_args(target.engine_args)
         if arm.method != BASELINE and not arm.speculative_config:
             raise EngineStartError(f"there is no speculative config for {arm.method}")
-        self._check_live(target, arm)
-        for cleaned in cleanup_stale(self.log_dir / "state"):
+        _refuse(why_not_live(self.info, target.engine_args, arm.method) if arm.live else None)
+        for cleaned in cleanup_stale(state_dir()):
             logger.warning("ended an engine that an earlier run had left behind: %s", cleaned)
         began = time.monotonic()
-        run_dir = Path(tempfile.mkdtemp(prefix="spectune-"))
-        port = free_port(HOST)
-        control = ControlFile(run_dir / "control") if arm.live else None
-        process = ManagedProcess.start(
-            self.argv(target, arm, port),
-            {**os.environ, **self.environment(run_dir, arm, control)},
-            log_path=self._log_path(arm),
-            state_dir=self.log_dir / "state",
-        )
-        server = Server(f"http://{HOST}:{port}", self.options.request_timeout_seconds)
-        session = VllmSession(process, server, arm, control, run_dir)
-        try:
+        with ExitStack() as on_failure:
+            session, process, server = self._start(target, arm, on_failure)
             self._wait_until_ready(process, server, progress, arm)
-            session.prepare()
-        except BaseException:
-            session.close()
-            raise
+            try:
+                session.prepare()
+            except EngineDiedError as error:
+                raise session.obituary(error) from error
+            if arm.live:
+                _refuse(why_not_switched(self.info, session.runner, arm.method))
+            on_failure.pop_all()
         session.start_seconds = time.monotonic() - began
         return session
 
-    def _check_live(self, target: Target, arm: Arm) -> None:
-        """Refuse a live start that cannot work, before it costs anything."""
-        if not arm.live:
-            return
-        version = tuple(int(part) for part in re.findall(r"\d+", self.info.vllm or "")[:2])
-        if version < LIVE_SINCE:
-            raise LiveSwitchError(f"vLLM {self.info.vllm} cannot switch N while it runs")
-        if data_parallel_size(target.engine_args) > 1:
-            raise LiveSwitchError("vLLM drops the schedule under data parallelism")
+    def _start(
+        self, target: Target, arm: Arm, on_failure: ExitStack
+    ) -> tuple[VllmSession, ManagedProcess, Server]:
+        """Start the process; `on_failure` undoes it."""
+        try:
+            run_dir = Path(tempfile.mkdtemp(prefix="spectune-"))
+            on_failure.callback(shutil.rmtree, run_dir, ignore_errors=True)
+            if arm.live or arm.instrumented:
+                _copy_plugin(run_dir)
+            control = ControlFile(_control(run_dir)) if arm.live else None
+            port = free_port(HOST)
+        except OSError as error:
+            raise EngineStartError(f"cannot prepare an engine start: {error}") from error
+        inherited = {k: v for k, v in os.environ.items() if k not in HIDDEN}
+        process = ManagedProcess.start(
+            self.argv(target, arm, port),
+            {**inherited, **self.environment(run_dir, arm)},
+            log_path=self._log_path(arm),
+            state_dir=state_dir(),
+            grace_seconds=GRACE_SECONDS,
+        )
+        server = Server(f"http://{HOST}:{port}", self.options.request_timeout_seconds)
+        one_engine = data_parallel_size(target.engine_args) == 1
+        session = VllmSession(process, server, arm, control, run_dir, one_engine)
+        on_failure.callback(session.close)
+        return session, process, server
+
+    def why_not_live(self, target: Target, space: MethodSpace) -> str | None:
+        return why_not_live(self.info, target.engine_args, space.method)
 
     def argv(self, target: Target, arm: Arm, port: int) -> list[str]:
-        """The server's command line."""
+        """The server's command line; what comes last counts, so ours comes last."""
         info = self.info
         start = (
             [info.vllm_command, "serve", target.model]
             if info.vllm_command
             else [info.python, "-m", "vllm.entrypoints.openai.api_server", "--model", target.model]
         )
-        argv = [*start, "--host", HOST, "--port", str(port), *target.engine_args]
+        argv = [*start, *target.engine_args, "--host", HOST, "--port", str(port)]
         if arm.speculative_config is not None:
             argv += ["--speculative-config", json.dumps(_config(arm), separators=(",", ":"))]
         if arm.live:
@@ -124,23 +135,21 @@ class VllmEngine:
             argv += ["--worker-extension-cls", STEP_TIMER]
         return argv
 
-    def environment(self, run_dir: Path, arm: Arm, control: ControlFile | None) -> dict[str, str]:
+    def environment(self, run_dir: Path, arm: Arm) -> dict[str, str]:
         """What we add to the user's environment, and nothing of it when not needed."""
         added = {"VLLM_NO_USAGE_STATS": os.environ.get("VLLM_NO_USAGE_STATS", "1")}
         if self.info.platform == "cpu":
             added |= {k: v for k, v in CPU_ENVIRONMENT.items() if k not in os.environ}
         if arm.instrumented or arm.live:
-            plugin = _copy_plugin(run_dir)
-            paths = [str(plugin), *filter(None, [os.environ.get("PYTHONPATH")])]
+            paths = [str(_plugin(run_dir)), *filter(None, [os.environ.get("PYTHONPATH")])]
             added["PYTHONPATH"] = os.pathsep.join(paths)
         if arm.instrumented:
             added["VLLM_SERVER_DEV_MODE"] = "1"  # opens collective RPC, on loopback only
-        if control is not None:
-            added[ENVIRONMENT_VARIABLE] = str(control.path)
+        if arm.live:
+            added[ENVIRONMENT_VARIABLE] = str(_control(run_dir))
         return added
 
     def _log_path(self, arm: Arm) -> Path:
-        self.log_dir.mkdir(parents=True, exist_ok=True)
         self._starts += 1
         stamp = time.strftime("%Y%m%d-%H%M%S")
         return self.log_dir / f"{stamp}-{self._starts}-{arm.key.replace(':', '-')}.log"
@@ -151,26 +160,20 @@ class VllmEngine:
         began = time.monotonic()
         while not server.healthy():
             code, waited = process.poll(), time.monotonic() - began
-            if code is not None:
-                words = process.last_words()
-                why = reason(words) or "it said nothing"
-                raise EngineStartError(
-                    f"vLLM did not start ({describe_exit(code)}): {why}", last_words=words
-                )
-            if waited > self.options.start_timeout_seconds:
-                raise EngineStartError(
-                    f"vLLM was not ready after {waited:.0f} s", last_words=process.last_words(5)
-                )
+            if code is not None or waited > self.options.start_timeout_seconds:
+                raise _start_error(process, code, waited)
             name = "no speculation" if arm.method == BASELINE else arm.method
             progress(f"starting vLLM for {name} ({waited:.0f} s)")
             time.sleep(0.5)
 
     def command(self, target: Target, arm: Arm) -> str:
-        check_engine_args(target)
-        shown = {k: v for k, v in CPU_ENVIRONMENT.items() if k not in os.environ}
-        prefix = [f"{k}={v}" for k, v in shown.items()] if self.info.platform == "cpu" else []
+        """For --dry-run. RUN_DIR is a temporary folder, PORT a free port."""
+        check_engine_args(target.engine_args)
         argv = shlex.join(self.argv(target, arm, 0)).replace("--port 0", "--port PORT")
-        return " ".join([*prefix, argv])
+        added = self.environment(Path("RUN_DIR"), arm)
+        variables = [f"{name}={shlex.quote(value)}" for name, value in added.items()]
+        hidden = [f"-u {name}" for name in HIDDEN if name in os.environ]
+        return " ".join([*(["env", *hidden] if hidden else []), *variables, argv])
 
     def estimated_start_seconds(self) -> float:
         return START_ESTIMATE_SECONDS.get(self.info.platform or "", 180.0)
@@ -185,50 +188,53 @@ class VllmEngine:
 ENGINE = VllmEngine
 
 
-def check_engine_args(target: Target) -> None:
-    """Raises ConfigurationError for flags that spectune itself decides."""
-    for argument in target.engine_args:
-        flag = argument.split("=", 1)[0].replace("_", "-")
-        if flag in OWNED_FLAGS or flag == "-sc":
-            raise ConfigurationError(
-                f"{flag} after -- is decided by spectune",
-                hint="choose what to try with --methods, --drafter and --num-speculative-tokens",
-            )
+def _refuse(reason_against: str | None) -> None:
+    if reason_against is not None:
+        raise LiveSwitchError(reason_against)
 
 
-def data_parallel_size(engine_args: tuple[str, ...]) -> int:
-    """The value of --data-parallel-size / -dp; 1 when absent. ConfigurationError if no number."""
-    text = shlex.join(engine_args).replace("_", "-")
-    found = re.search(r"(?:^|\s)(?:--data-parallel-size|-dp)[= ]+(\S+)", text)
-    if found is None:
-        return 1
-    if not found[1].isdigit():
-        raise ConfigurationError(f"--data-parallel-size {found[1]} is not a number")
-    return int(found[1])
+def _start_error(process: ManagedProcess, code: int | None, waited: float) -> EngineStartError:
+    """Why the server did not become ready; `code` None: it still runs."""
+    words = process.last_words(20 if code is not None else 5)
+    why = f"vLLM was not ready after {waited:.0f} s"
+    if code is not None:
+        said = reason(words) or "it said nothing"
+        why = f"vLLM did not start ({describe_exit(code)}): {said}"
+    return EngineStartError(why, last_words=with_log(words, process.log_path))
 
 
 def _config(arm: Arm) -> dict[str, Any]:
-    """The speculative config of this start; a live one names each N once.
+    """The speculative config of this start; a live one names each N that will be asked for.
 
-    vLLM's V2 runner captures graphs for every N of the start schedule; our scheduler overrides
-    the schedule itself at run time.
+    Our scheduler overrides the schedule itself at run time, but vLLM's V2 runner captures graphs
+    for the N that stand in it, at a batch size up to --max-num-seqs. The largest N stands first,
+    to be there always, and last, since capture sizes follow the last one. With more lengths than
+    --max-num-seqs those in between are captured in part only; the others run without graphs.
     """
     config = dict(arm.speculative_config or {})
     if arm.live:
         top = arm.num_speculative_tokens
-        tiers = [[n + 1, n + 1, n] for n in range(top)]
-        config["num_speculative_tokens_per_batch_size"] = [*tiers, [top + 1, top + 1, top]]
+        between = sorted(set(arm.lengths or range(1, top)) - {top})
+        tiers = [top, *between, top] if between else [top]
+        schedule = [[size, size, n] for size, n in enumerate(tiers, 1)]
+        config["num_speculative_tokens_per_batch_size"] = schedule
     return config
 
 
-def _copy_plugin(run_dir: Path) -> Path:
+def _plugin(run_dir: Path) -> Path:
+    return run_dir / "plugin"
+
+
+def _control(run_dir: Path) -> Path:
+    return run_dir / "control"
+
+
+def _copy_plugin(run_dir: Path) -> None:
     """Put the plugin alone on a folder, so that any interpreter can import it and nothing else."""
-    source, target = Path(autotune.__file__).parent, run_dir / "plugin"
-    if not target.exists():
-        shutil.copytree(
-            source / "vllm_plugin",
-            target / "autotune" / "vllm_plugin",
-            ignore=shutil.ignore_patterns("__pycache__"),
-        )
-        shutil.copy(source / "__init__.py", target / "autotune" / "__init__.py")
-    return target
+    source, target = Path(autotune.__file__).parent, _plugin(run_dir) / "autotune"
+    shutil.copytree(
+        source / "vllm_plugin",
+        target / "vllm_plugin",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
+    shutil.copy(source / "__init__.py", target / "__init__.py")

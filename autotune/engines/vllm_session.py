@@ -11,13 +11,19 @@ from typing import Any
 
 from autotune.engines import Capabilities
 from autotune.engines.client import BlockRun, Endpoint, run_block
-from autotune.engines.last_words import reason
+from autotune.engines.last_words import reason, with_log
+from autotune.engines.live import Runner
 from autotune.engines.metrics import MetricsDelta, check_window, difference
 from autotune.engines.process import ManagedProcess, describe_exit
 from autotune.engines.quality import failure_summary, quality_flags
-from autotune.engines.server import Server
-from autotune.engines.steps import summarize_steps
-from autotune.errors import EngineDiedError, LiveSwitchError, UnusableMeasurementError
+from autotune.engines.server import RefusedError, Server
+from autotune.engines.steps import request_step_tokens, summarize_steps, timed_worker
+from autotune.errors import (
+    EngineDiedError,
+    EngineError,
+    LiveSwitchError,
+    UnusableMeasurementError,
+)
 from autotune.records import BASELINE, Arm, Block, BlockRole, StepTimes, Window
 from autotune.vllm_plugin.control import ControlFile
 
@@ -37,24 +43,39 @@ class VllmSession:
         arm: Arm,
         control: ControlFile | None,
         run_dir: Path,
+        one_engine: bool = True,
     ) -> None:
-        self.capabilities = Capabilities(
-            live_n=arm.live, step_timing=arm.instrumented, counters=True, outputs=True, warmup=True
-        )
+        """`one_engine` False: data parallelism; steps of several engines are not one sequence."""
         self.start_seconds = 0.0
         self.base_url = server.base_url
+        self.runner: Runner | None = None  # known after `prepare` of an instrumented arm
         self._process, self._server, self._arm = process, server, arm
         self._control, self._run_dir = control, run_dir
+        self._timing = arm.instrumented and one_engine
         self._n = arm.num_speculative_tokens
         self._model = ""
         self._endpoint: Endpoint = "chat"
 
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            live_n=self._arm.live,
+            step_timing=self._timing,
+            counters=True,
+            outputs=True,
+            warmup=True,
+        )
+
     def prepare(self) -> None:
-        """After readiness: the served name, the endpoint, step timing."""
+        """After readiness: the served name, the endpoint, the model runner, step timing."""
         self._model = self._server.model_name()
         if not self._server.has_chat_template(self._model):
             self._endpoint = "completions"
             logger.warning("the model has no chat template: prompts go in as plain text")
+        about = self._ask("spectune_about") if self._timing else []
+        if about:
+            self.runner = Runner(**timed_worker(about))
+            self._ask("spectune_start")
 
     def set_num_speculative_tokens(self, n: int) -> None:
         if self._control is None:
@@ -70,24 +91,46 @@ class VllmSession:
         try:
             return self._measure(block)
         except EngineDiedError as error:
-            raise self._obituary(error) from error
+            raise self.obituary(error) from error
+        except EngineError as error:
+            error.last_words = with_log(error.last_words, self._process.log_path)
+            raise
+
+    def _ask(self, call: str) -> list[dict[str, Any]]:
+        """Answers of the worker extension; where it does not work, step times are given up."""
+        try:
+            return self._server.rpc(call)
+        except RefusedError as error:
+            logger.warning("no step times: %s", error.message)
+            self._timing = False
+            return []
 
     def _measure(self, block: Block) -> Window:
         # Held-out blocks are measured as the user will run the engine: without step timing.
-        timed = self._arm.instrumented and block.role != BlockRole.CONFIRM
-        if self._arm.instrumented:
-            self._server.rpc("spectune_start" if timed else "spectune_stop")
+        timed = self._timing and block.role != BlockRole.CONFIRM
+        if timed:
+            self._ask("spectune_start")
+        elif self._timing:
+            self._server.rpc("spectune_stop")  # refused: the windows would not be what they say
         before = self._server.quiet_snapshot()
         run = run_block(
             self._server.base_url,
             self._model,
             block,
             cache_salt=secrets.token_hex(8),  # nothing is reused from an earlier window
-            timeout_seconds=self._server.timeout_seconds,
+            timeout_seconds=self._server.request_timeout_seconds,
             endpoint=self._endpoint,
         )
         self._check_alive(run)
         delta = difference(before, self._server.quiet_snapshot())
+        flags = self._judge(block, run, delta)
+        steps = self._steps(run, delta) if timed else None
+        return self._window(block, run, delta, flags, steps)
+
+    def _judge(self, block: Block, run: BlockRun, delta: MetricsDelta) -> tuple[str, ...]:
+        """Flags of the window; raises for what must not be ranked. A warm-up is thrown away."""
+        if block.role == BlockRole.WARMUP:
+            return ()
         flags = check_window(
             delta,
             n=self._n,
@@ -95,8 +138,7 @@ class VllmSession:
             num_requests=len(run.requests),
             weak_drafts_ok=self._arm.method in MODEL_FREE,
         )
-        steps = self._steps(run) if timed else None
-        return self._window(block, run, delta, (*flags, *quality_flags(run.requests)), steps)
+        return (*flags, *quality_flags(run.requests))
 
     def _check_alive(self, run: BlockRun) -> None:
         """A request that failed voids the window; a dead or hanging engine is said to be so."""
@@ -107,24 +149,26 @@ class VllmSession:
             raise EngineDiedError(f"vLLM answers no more: {failures}")
         raise UnusableMeasurementError(failures, last_words=self._process.last_words())
 
-    def _obituary(self, error: EngineDiedError) -> EngineDiedError:
+    def obituary(self, error: EngineDiedError) -> EngineDiedError:
         """The same error with the engine's own words; it gets a moment to write them and exit."""
         deadline = time.monotonic() + DYING_SECONDS
         while (code := self._process.poll()) is None and time.monotonic() < deadline:
             time.sleep(0.1)
-        if not code:  # 0: the server ended by itself, having lost its engine
-            return EngineDiedError(error.message, last_words=self._process.last_words())
-        words = self._process.last_words()
-        message = f"vLLM died ({describe_exit(code)}): {reason(words) or error.message}"
-        return EngineDiedError(message, last_words=words)
+        words, message = self._process.last_words(), error.message
+        if code:  # else the server hangs, or has ended by itself, having lost its engine
+            message = f"vLLM died ({describe_exit(code)}): {reason(words) or message}"
+        return EngineDiedError(message, last_words=with_log(words, self._process.log_path))
 
-    def _steps(self, run: BlockRun) -> StepTimes | None:
-        rows = self._server.rpc("spectune_drain")[0]["steps"]  # ranks step together: one is enough
+    def _steps(self, run: BlockRun, delta: MetricsDelta) -> StepTimes | None:
+        answers = self._ask("spectune_drain") if self._timing else []
+        if not answers:
+            return None
+        worker = timed_worker(answers)
+        drafting = delta.counters if self._arm.method != BASELINE else None
         return summarize_steps(
-            rows,
-            output_tokens=run.output_tokens,
-            num_requests=len(run.requests),
-            drafting=self._arm.method != BASELINE,
+            worker["steps"],
+            drafter=worker["drafter"],
+            tokens_per_request=request_step_tokens(drafting, run.output_tokens, len(run.requests)),
         )
 
     def _window(

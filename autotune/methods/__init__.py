@@ -50,6 +50,9 @@ class Method:
     needs_drafter: bool
     parallel: bool = False  # all tokens of a draft in one pass
     live_n: bool = True  # N can be switched on a running engine
+    # Drafters (classes) of vLLM's V2 model runner that draft the N asked for; all others of that
+    # runner always draft the largest N and cut. Read in vLLM 0.32, v1/worker/gpu/spec_decode.
+    live_on_v2: tuple[str, ...] = ()
     live_note: str = "switched live on vLLM 0.32, CPU"
     takes_drafter: bool = True  # an optional drafter may be named where none is needed
     config: Mapping[str, Any] = field(default_factory=dict)  # fixed parts of speculative_config

@@ -8,6 +8,7 @@ from __future__ import annotations
 from autotune.model_facts import ModelFacts
 
 SEQUENTIAL = tuple(range(1, 9))  # default N of methods that draft token after token
+V1_ONLY = "switched live on vLLM 0.32, CPU; on its V2 model runner one start per N"
 
 
 def multiple_of_n_predict(n: int, model: ModelFacts, drafter: ModelFacts | None) -> str | None:

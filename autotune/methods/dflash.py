@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autotune.methods import Method
-from autotune.methods._rules import drafter_n_predict, other_target, wrong_kind
+from autotune.methods._rules import V1_ONLY, drafter_n_predict, other_target, wrong_kind
 from autotune.model_facts import ModelFacts
 
 
@@ -33,6 +33,7 @@ METHOD = Method(
     allows="1 to block size - 1",
     default_lengths=tuple(range(1, 16)),
     needs_drafter=True,
+    live_note=V1_ONLY,
     parallel=True,
     check=check,
     length_rule=within_block,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autotune.methods import Method
-from autotune.methods._rules import SEQUENTIAL, drafter_n_predict, other_vocabulary
+from autotune.methods._rules import SEQUENTIAL, V1_ONLY, drafter_n_predict, other_vocabulary
 from autotune.model_facts import ModelFacts
 
 # A draft checkpoint of these types is rewritten into its MTP modules before vLLM looks at
@@ -45,6 +45,7 @@ METHOD = Method(
     allows="any",
     default_lengths=SEQUENTIAL,
     needs_drafter=True,
+    live_note=V1_ONLY,
     check=check,
     length_rule=drafter_n_predict,
 )

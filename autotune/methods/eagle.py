@@ -19,6 +19,7 @@ METHOD = Method(
     allows="any",
     default_lengths=SEQUENTIAL,
     needs_drafter=True,
+    live_on_v2=("EagleSpeculator",),
     live_note="as eagle3, by the same code of vLLM's; not tried itself",
     check=check,
     length_rule=drafter_n_predict,

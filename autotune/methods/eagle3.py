@@ -21,6 +21,7 @@ METHOD = Method(
     allows="any",
     default_lengths=SEQUENTIAL,
     needs_drafter=True,
+    live_on_v2=("EagleSpeculator",),
     check=check,
     length_rule=drafter_n_predict,
 )

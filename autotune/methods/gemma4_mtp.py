@@ -28,6 +28,7 @@ METHOD = Method(
     allows="any",
     default_lengths=SEQUENTIAL,
     needs_drafter=True,
+    live_on_v2=("Gemma4Speculator",),
     check=check,
     length_rule=multiple_of_n_predict,
 )

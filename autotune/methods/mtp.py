@@ -29,6 +29,8 @@ METHOD = Method(
     allows="up to n_predict, above it its multiples",
     default_lengths=SEQUENTIAL,
     needs_drafter=False,
+    live_on_v2=("MTPSpeculator",),  # not MultiModuleMTPSpeculator, for several modules
+    live_note="switched live on vLLM 0.32, CPU; several modules on its V2 runner: one start per N",
     check=check,
     length_rule=multiple_of_n_predict,
 )

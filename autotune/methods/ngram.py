@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autotune.methods import Method
+from autotune.methods._rules import V1_ONLY
 
 METHOD = Method(
     name="ngram",
@@ -13,5 +14,6 @@ METHOD = Method(
     default_lengths=tuple(range(1, 11)),
     needs_drafter=False,
     takes_drafter=False,
+    live_note=V1_ONLY,
     config={"prompt_lookup_max": 4, "prompt_lookup_min": 2},
 )

@@ -1,7 +1,8 @@
 """`--worker-extension-cls autotune.vllm_plugin.worker.StepTimer`: drafting and verification apart.
 
-Called over vLLM's collective RPC: `spectune_start`, `spectune_drain`, `spectune_stop`. Outside of
-start and stop nothing is patched. Patches are instance attributes of this worker's model runner:
+Called over vLLM's collective RPC: `spectune_about`, `spectune_start`, `spectune_drain`,
+`spectune_stop`. Outside of start and stop nothing is patched. Patches are instance attributes of
+this worker's model runner:
 
 - `execute_model` (start of a step) and `sample_tokens` (end of a step);
 - `speculator.propose` (V2 runner) or `propose_draft_token_ids` (V1 runner): drafting.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+V2_RUNNER = "vllm.v1.worker.gpu.model_runner"  # module of the V2 runner, also the CPU's base class
 # One row per step, as lists because they travel as JSON.
 COLUMNS = ("start", "step", "draft", "requests", "tokens", "drafted", "decode")
 
@@ -51,6 +53,17 @@ class _EventClock:
         self._device.synchronize()
 
 
+def _drafter(runner: Any) -> Any:
+    """What drafts on this worker; None without speculation and before the last pipeline stage."""
+    return getattr(runner, "speculator", None) or getattr(runner, "drafter", None)
+
+
+def _drafting(runner: Any) -> tuple[Any, str]:
+    """Where drafting happens: (owner, name of the method). V2 asks its speculator, V1 itself."""
+    speculator = getattr(runner, "speculator", None)
+    return (speculator, "propose") if speculator else (runner, "propose_draft_token_ids")
+
+
 class _Recorder:
     """Holds the open step and the finished ones of one model runner."""
 
@@ -59,13 +72,15 @@ class _Recorder:
         self.open: dict[str, Any] | None = None
         self.done: list[dict[str, Any]] = []
         self._patched: list[tuple[Any, str]] = []
-        self._patch(runner, "execute_model", self._wrap_execute)
-        self._patch(runner, "sample_tokens", self._wrap_sample)
-        speculator = getattr(runner, "speculator", None)
-        if speculator is not None and hasattr(speculator, "propose"):
-            self._patch(speculator, "propose", self._wrap_draft)
-        elif getattr(runner, "speculative_config", None) is not None:
-            self._patch(runner, "propose_draft_token_ids", self._wrap_draft)
+        self.drafter = _drafter(runner)
+        try:
+            self._patch(runner, "execute_model", self._wrap_execute)
+            self._patch(runner, "sample_tokens", self._wrap_sample)
+            if self.drafter is not None:
+                self._patch(*_drafting(runner), self._wrap_draft)
+        except BaseException:
+            self.remove()
+            raise
 
     def _patch(self, owner: Any, name: str, wrap: Any) -> None:
         setattr(owner, name, wrap(getattr(owner, name)))  # shadows the class's method
@@ -143,8 +158,18 @@ class _Recorder:
 class StepTimer:
     """Mixed into vLLM's worker class; `self` is the worker."""
 
-    def spectune_start(self) -> dict[str, str]:
-        """Begin timing; a second call starts over. Returns which runner is timed, and how."""
+    def spectune_about(self) -> dict[str, Any]:
+        """Which model runner this worker has, and what drafts here (None: nothing does)."""
+        runner = self.model_runner  # type: ignore[attr-defined]
+        drafter = _drafter(runner)
+        return {
+            "name": f"{type(runner).__module__}.{type(runner).__qualname__}",
+            "v2": any(kind.__module__ == V2_RUNNER for kind in type(runner).__mro__),
+            "drafter": None if drafter is None else type(drafter).__name__,
+        }
+
+    def spectune_start(self) -> dict[str, bool]:
+        """Begin timing; a second call starts over. Says whether anything drafts here."""
         import torch
 
         worker: Any = self
@@ -154,7 +179,7 @@ class StepTimer:
             clock = _HostClock() if device == "cpu" else _EventClock(getattr(torch, device))
             runner._spectune = _Recorder(runner, clock)
         runner._spectune.drain()
-        return {"runner": f"{type(runner).__module__}.{type(runner).__qualname__}"}
+        return {"drafter": runner._spectune.drafter is not None}
 
     def spectune_stop(self) -> dict[str, bool]:
         """Stop timing and remove every patch. Says whether there was anything to stop."""
@@ -165,7 +190,12 @@ class StepTimer:
             del runner._spectune
         return {"stopped": recorder is not None}
 
-    def spectune_drain(self) -> dict[str, list[list[float]]]:
-        """The steps since the last call. Empty when timing was never started."""
+    def spectune_drain(self) -> dict[str, Any]:
+        """The steps since the last call, and whether drafting was timed among them.
+
+        Empty when timing was never started.
+        """
         recorder = getattr(self.model_runner, "_spectune", None)  # type: ignore[attr-defined]
-        return {"steps": recorder.drain() if recorder is not None else []}
+        if recorder is None:
+            return {"steps": [], "drafter": False}
+        return {"steps": recorder.drain(), "drafter": recorder.drafter is not None}

@@ -54,14 +54,14 @@ def bench_serve(model: str, base_url: str, file: Path, concurrency: int, folder:
 
 def grid(model: str, vllm_args: list[str], file: Path, folder: Path) -> dict:
     """Throughput by (N, concurrency); N = 0 is the baseline."""
-    space, found = ngram_space(model, list(LENGTHS)), {}
+    served, space, found = target(model, vllm_args), ngram_space(model, list(LENGTHS)), {}
     arms = [Arm(method=BASELINE)]
     arms += [space.arm(n, live=False).model_copy(update={"instrumented": False}) for n in LENGTHS]
     for arm in arms:
-        session = real_engine().open(target(model, vllm_args), arm, say)
+        session = real_engine().open(served, arm, say)
         try:
             for load in CONCURRENCIES:
-                rate = bench_serve(model, session.base_url, file, load, folder)
+                rate = bench_serve(served.model, session.base_url, file, load, folder)
                 say(f"grid N={arm.num_speculative_tokens} at concurrency {load}: {rate:.1f} tok/s")
                 found[arm.num_speculative_tokens, load] = rate
         finally:

@@ -1,0 +1,107 @@
+"""What a reader must know before trusting a recommendation: its warnings."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Set
+
+from autotune import stats
+from autotune.choice import choose, measured, tie_margin
+from autotune.evidence import Evidence
+from autotune.records import BASELINE, Confirmation, LoadChoice, Status, Window
+
+TOLD_ELSEWHERE = {"all_length_capped", "engine_tokens_unknown"}
+
+
+def warnings(
+    evidence: Evidence,
+    decision: str,
+    choices: tuple[LoadChoice, ...],
+    static_methods: Set[str],
+    windows: list[Window],
+) -> tuple[str, ...]:
+    """In the order of the study: planning, search, confirmation, decision."""
+    plan, knowledge = evidence.plan, evidence.knowledge
+    said = list(plan.warnings)
+    ran = {method for method, _ in measured(knowledge)}
+    said += [
+        f"{method}: live N did not work here; it was started once per N"
+        for method in sorted(static_methods & ran)
+    ]
+    if not any(knowledge.candidates()):
+        said.append("every candidate failed: their `error` says why")
+    said += _ties(evidence)
+    said += _flags(windows)
+    for confirmation in evidence.confirmations:
+        said += _about(confirmation)
+    said += _thin(evidence, decision, choices)
+    return tuple(said)
+
+
+def _ties(evidence: Evidence) -> Iterator[str]:
+    knowledge = evidence.knowledge
+    chosen = choose(knowledge)
+    if chosen is None:
+        return
+    score = knowledge.score(*chosen)[0]
+    better = [key for key in measured(knowledge) if knowledge.score(*key)[0] > score]
+    if better:
+        names = ", ".join(f"{method} N={n}" for method, n in better)
+        margin = math.expm1(tie_margin(knowledge))
+        yield (
+            f"{names}: estimated within {margin:.1%} of the choice, a tie; the smaller N was taken"
+        )
+
+
+def _flags(windows: list[Window]) -> Iterator[str]:
+    """Flags of the engine's windows that did not fail a candidate, with how often."""
+    counts = Counter(
+        (window.method, flag)
+        for window in windows
+        for flag in window.flags
+        if flag not in TOLD_ELSEWHERE
+    )
+    for (method, flag), count in sorted(counts.items()):
+        who = "no speculation" if method == BASELINE else method
+        yield f"{who}: {flag.replace('_', ' ')} in {count} measurements"
+
+
+def _about(confirmation: Confirmation) -> Iterator[str]:
+    greedy = confirmation.greedy
+    if greedy is not None and greedy.equal < greedy.compared:
+        yield (
+            f"greedy outputs at batch 1: {greedy.compared - greedy.equal} of {greedy.compared} "
+            f"differ from the baseline (first: {greedy.first_difference})"
+        )
+    if confirmation.baseline_generation:
+        moved = max(confirmation.drift.values(), key=abs)
+        yield (
+            f"the reference block moved by {math.expm1(moved):+.1%} between probing and "
+            "confirming (drift of the machine, or a static start against a live one): the "
+            "baseline was measured again next to the confirmation"
+        )
+
+
+def _thin(evidence: Evidence, decision: str, choices: tuple[LoadChoice, ...]) -> Iterator[str]:
+    """Where the evidence does not reach as far as a reader may think."""
+    if decision == "inconclusive" and evidence.confirmations:
+        yield (
+            "the interval includes both a gain and no gain: measure longer (--rigorous, more "
+            "prompts) or on a quieter machine"
+        )
+    elif decision == "inconclusive":
+        yield f"nothing could be confirmed ({evidence.stopped.reason}): the evidence is too thin"
+    elif not evidence.stopped.exhausted:
+        yield f"{evidence.stopped.reason}: a candidate that was not measured may be better"
+    for choice in choices:
+        if choice.method != BASELINE and choice.status == Status.PROBED:
+            yield (
+                f"concurrency {choice.concurrency}: {choice.method} "
+                f"N={choice.num_speculative_tokens} was measured in the search only, not confirmed"
+            )
+    if not evidence.plan.settings.repeats:
+        yield (
+            "the figures carry no spread of their own; each is assumed to have "
+            f"{stats.ASSUMED_NOISE:.0%} noise"
+        )

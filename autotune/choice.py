@@ -1,0 +1,54 @@
+"""Which candidate is best, given what is known: over all loads, and at one load."""
+
+from __future__ import annotations
+
+import math
+
+from autotune.knowledge import Key, Knowledge, Load
+
+
+def measured(knowledge: Knowledge) -> list[Key]:
+    """Candidates that have an answer at every load."""
+    return [key for key in knowledge.candidates() if knowledge.measured(*key)]
+
+
+def choose(knowledge: Knowledge) -> Key | None:
+    """The measured candidate to recommend over all loads; None when not speculating is as good.
+
+    Within the tie margin of the best the smallest N wins.
+    """
+    return _smallest_of_best(
+        knowledge, {key: knowledge.score(*key)[0] for key in measured(knowledge)}
+    )
+
+
+def _smallest_of_best(knowledge: Knowledge, scored: dict[Key, float]) -> Key | None:
+    best, margin = max(scored.values(), default=0.0), tie_margin(knowledge)
+    if best <= margin:
+        return None
+    tied = [key for key, score in scored.items() if score >= best - margin]
+    return min(tied, key=lambda key: (key[1], -scored[key]))
+
+
+def tie_margin(knowledge: Knowledge) -> float:
+    """ln(1 + margin): the plan's, or the standard error of the search if that is larger."""
+    settings = knowledge.plan.settings
+    asked = math.log1p(settings.tie_margin)
+    if not settings.repeats:
+        return asked  # there is no uncertainty of our own to speak of
+    windows = settings.search_blocks * len(knowledge.plan.concurrencies)
+    return max(asked, knowledge.noise / math.sqrt(windows))
+
+
+def best_at(knowledge: Knowledge, load: Load) -> Key | None:
+    """`choose` for one load alone."""
+    return _smallest_of_best(
+        knowledge,
+        {key: knowledge.predict(*key, load).log_speedup for key in measured(knowledge)},
+    )
+
+
+def as_good(knowledge: Knowledge, ours: Key, best: Key, load: Load) -> bool:
+    """Whether one candidate is within the tie margin of another at a load."""
+    left, right = (knowledge.predict(*key, load).log_speedup for key in (ours, best))
+    return left >= right - tie_margin(knowledge)

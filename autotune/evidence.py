@@ -1,0 +1,170 @@
+"""What a study found, candidate by candidate: the rows of the recommendation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from autotune import stats
+from autotune.knowledge import Key, Knowledge, Load, acceptance_figures, step_figures
+from autotune.records import (
+    BASELINE,
+    BaselineResult,
+    CandidateResult,
+    Confirmation,
+    Interval,
+    Plan,
+    Status,
+    Stopped,
+    Window,
+)
+
+Predictions = dict[tuple[str, int, str], float]  # ln(speedup) by method, N and load
+
+
+class Evidence(NamedTuple):
+    """Everything a recommendation may rest on. The first confirmation is the overall choice's."""
+
+    plan: Plan
+    knowledge: Knowledge
+    confirmations: tuple[Confirmation, ...]
+    stopped: Stopped
+    predictions: Predictions  # made just before a candidate was first measured
+
+    def confirmation(self, key: Key, load: Load) -> Confirmation | None:
+        """The confirmation of a candidate, if it was confirmed at this load."""
+        found = (
+            c
+            for c in self.confirmations
+            if (c.method, c.num_speculative_tokens) == key and load in c.windows
+        )
+        return next(found, None)
+
+
+def speedup_at(evidence: Evidence, key: Key, load: Load) -> tuple[Interval, Status]:
+    """The measured speed-up at one load: of held-out blocks, else of the search's own blocks."""
+    confirmation, plan = evidence.confirmation(key, load), evidence.plan
+    if confirmation is not None:
+        ratios = confirmation.log_ratios[load]
+        return stats.ratio_interval(ratios, plan.settings.confidence), Status.CONFIRMED
+    ratios = tuple(evidence.knowledge.log_ratios(*key, load))
+    sd = evidence.knowledge.noise * math.sqrt(2 / len(ratios))
+    return normal_interval(plan, stats.mean(ratios), sd), Status.PROBED
+
+
+def normal_interval(plan: Plan, log_speedup: float, sd: float) -> Interval:
+    """Interval of a ratio whose logarithm is normal with a known standard deviation."""
+    from scipy.stats import norm
+
+    half = float(norm.ppf((1 + plan.settings.confidence) / 2)) * sd
+    return Interval(
+        value=math.exp(log_speedup),
+        low=math.exp(log_speedup - half),
+        high=math.exp(log_speedup + half),
+        confidence=plan.settings.confidence,
+    )
+
+
+def baseline_result(evidence: Evidence, load: Load) -> BaselineResult:
+    """No speculation, on the search's prompts."""
+    windows = evidence.knowledge.windows(BASELINE, 0, load)
+    return BaselineResult(
+        concurrency=load, output_tokens_per_second=mean_rate(windows), **_latencies(windows)
+    )
+
+
+def candidate_results(evidence: Evidence) -> tuple[CandidateResult, ...]:
+    """Every candidate at every load: confirmed, probed, predicted, failed or skipped."""
+    results = [
+        _candidate(evidence, (space.method, n), load)
+        for space in evidence.plan.spaces
+        for n in space.lengths
+        for load in evidence.plan.concurrencies
+    ]
+    skipped = [
+        CandidateResult(
+            method=s.method,
+            num_speculative_tokens=s.num_speculative_tokens,
+            concurrency=None,
+            status=Status.SKIPPED,
+            reason=s.reason,
+        )
+        for s in evidence.plan.skipped
+    ]
+    return (*results, *skipped)
+
+
+def _candidate(evidence: Evidence, key: Key, load: Load) -> CandidateResult:
+    knowledge = evidence.knowledge
+    if not knowledge.alive(*key):
+        error = knowledge.failed.get(key) or knowledge.failed[key[0], None]
+        return _result(key, load, status=Status.FAILED, error=error)
+    if not knowledge.windows(*key, load):
+        return _predicted(evidence, key, load)
+    return _measured(evidence, key, load)
+
+
+def _predicted(evidence: Evidence, key: Key, load: Load) -> CandidateResult:
+    p = evidence.knowledge.predict(*key, load)
+    base = mean_rate(evidence.knowledge.windows(BASELINE, 0, load))
+    return _result(
+        key,
+        load,
+        status=Status.PREDICTED,
+        predicted_output_tokens_per_second=base * math.exp(p.log_speedup),
+        speedup=normal_interval(evidence.plan, p.log_speedup, p.log_speedup_sd),
+    )
+
+
+def _measured(evidence: Evidence, key: Key, load: Load) -> CandidateResult:
+    """All figures of one row come from the same engine start and prompts."""
+    knowledge, confirmation = evidence.knowledge, evidence.confirmation(key, load)
+    searched = knowledge.windows(BASELINE, 0, load)
+    if confirmation is not None:
+        windows, base = confirmation.windows[load], confirmation.baseline[load]
+        timed: Sequence[Window] = confirmation.references.get(load, ())
+    else:
+        windows, base = tuple(knowledge.windows(*key, load)), tuple(searched)
+        timed = windows
+    speedup, status = speedup_at(evidence, key, load)
+    predicted = evidence.predictions.get((*key, str(load)))
+    steps = step_figures(timed)
+    steps.pop("step_seconds", None)
+    figures = acceptance_figures(windows)
+    figures.pop("counters", None)
+    return _result(
+        key,
+        load,
+        status=status,
+        predicted_output_tokens_per_second=(
+            mean_rate(searched) * math.exp(predicted) if predicted is not None else None
+        ),
+        output_tokens_per_second=mean_rate(windows),
+        baseline_output_tokens_per_second=mean_rate(base),
+        speedup=speedup,
+        **figures,
+        **steps,
+        **_latencies(windows),
+    )
+
+
+def _result(key: Key, load: Load, **figures: object) -> CandidateResult:
+    method, n = key
+    return CandidateResult.model_validate(
+        {"method": method, "num_speculative_tokens": n, "concurrency": load, **figures}
+    )
+
+
+def mean_rate(windows: Sequence[Window]) -> float:
+    """Geometric mean of output tokens per second."""
+    return math.exp(stats.mean([math.log(w.output_tokens_per_second) for w in windows]))
+
+
+def _latencies(windows: Sequence[Window]) -> dict[str, float | None]:
+    tpot = [w.tpot.p50 for w in windows if w.tpot is not None]
+    ttft = [w.ttft.p50 for w in windows if w.ttft is not None]
+    return {
+        "tpot_p50_seconds": stats.mean(tpot) if tpot else None,
+        "ttft_p50_seconds": stats.mean(ttft) if ttft else None,
+    }
