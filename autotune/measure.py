@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from autotune.engines import Engine, Progress, Session
+from autotune.engines.quality import judge_quality
 from autotune.errors import EngineError, UnusableMeasurementError
 from autotune.records import (
     BASELINE,
@@ -33,7 +34,6 @@ logger = logging.getLogger(__name__)
 SETTLED = 0.05  # warm-up ends when throughput rises by less than this from block to block
 MAX_WARMUPS = 3
 TOUCH_TOKENS = 8
-BROKEN_OUTPUT = {"degenerate_output", "empty_output"}
 
 
 class Lab:
@@ -107,7 +107,9 @@ class Lab:
             self._touch(session, n, load)
             window = session.run(block)
             refuse_without_drafts(window)
-            self._refuse_broken_output(arm, block, window)
+            if arm.method != BASELINE:  # broken text can be fast: it must never lead the search
+                base = self.study.recall(self.baseline_arm(), 0, block)
+                judge_quality(window.flags, base.flags if base is not None else ())
         except UnusableMeasurementError:
             raise  # the engine itself is well
         except EngineError:
@@ -117,21 +119,6 @@ class Lab:
         self._account()
         self.progress(describe_window(window, role))
         return window
-
-    def _refuse_broken_output(self, arm: Arm, block: Block, window: Window) -> None:
-        """Raise where the answers are broken and the baseline's, to the same prompts, are not.
-
-        Broken text can be fast, so it must not even lead the search for a while.
-        """
-        if arm.method == BASELINE:
-            return
-        base = self.study.recall(self.baseline_arm(), 0, block)
-        broken = sorted(BROKEN_OUTPUT & set(window.flags) - set(base.flags if base else ()))
-        if broken:
-            raise UnusableMeasurementError(
-                f"{describe_candidate(arm.method, window.num_speculative_tokens)}: "
-                f"{broken[0].replace('_', ' ')} where the baseline answers well"
-            )
 
     def _session_for(self, arm: Arm) -> Session:
         if self._session is not None and arm == self._arm:
@@ -175,7 +162,7 @@ class Lab:
         block = self.block(BlockRole.WARMUP, 0, load)
         sampling = block.sampling.model_copy(update={"max_tokens": TOUCH_TOKENS})
         few = block.prompts[: load or 1]
-        session.run(block.model_copy(update={"prompts": few, "sampling": sampling}))
+        run_unjudged(session, block.model_copy(update={"prompts": few, "sampling": sampling}))
         self._touched.add((n, load))
 
     def _warm_up(self, session: Session, arm: Arm) -> None:
@@ -186,7 +173,7 @@ class Lab:
             self.progress(f"{arm.method}: warming up")
             if arm.live:
                 session.set_num_speculative_tokens(arm.num_speculative_tokens)
-            rate = session.run(self.block(BlockRole.WARMUP, index, load)).output_tokens_per_second
+            rate = run_unjudged(session, self.block(BlockRole.WARMUP, index, load))
             if index and rate < previous * (1 + SETTLED):
                 return
             previous = max(previous, rate)
@@ -223,6 +210,17 @@ class Lab:
             probe_seconds=sum(w.duration_seconds or 0.0 for w in windows),
             total_seconds=self.elapsed_seconds(),
         )
+
+
+def run_unjudged(session: Session, block: Block) -> float:
+    """Throughput of a block that is thrown away, 0 where it could not be ranked.
+
+    A few tokens may well come without a single draft: n-grams first need something to repeat.
+    """
+    try:
+        return session.run(block).output_tokens_per_second
+    except UnusableMeasurementError:
+        return 0.0
 
 
 def is_search_arm(key: str) -> bool:

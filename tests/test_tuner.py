@@ -431,6 +431,28 @@ def test_each_new_n_runs_a_few_tokens_first(stage):
         assert first.startswith("warmup")
 
 
+def test_what_is_thrown_away_is_not_judged(stage):
+    """A few tokens may well come without a draft: n-grams need something to repeat."""
+    react = raising(UnusableMeasurementError("zero drafts"), roles=(BlockRole.WARMUP,))
+    result = stage.tune(Scripted(RATES, react, warmup=True), plan=small_plan())
+    assert result.method == "mtp"
+    assert Status.FAILED not in status(result, "mtp").values()
+
+
+def test_an_engine_that_dies_warming_up_is_not_asked_again(stage):
+    deaths = []
+
+    def react(arm, n, block, window):
+        if arm.method == "mtp" and block.role == BlockRole.WARMUP and not deaths:
+            deaths.append(arm)
+            raise EngineDiedError("gone")
+
+    engine = Watched(Scripted(RATES, react, warmup=True))
+    result = stage.tune(engine, plan=small_plan())
+    assert list(status(result, "mtp").values()).count(Status.FAILED) == 1
+    assert sum(arm.key == "mtp:4:live:0" for arm in engine.starts) == 2
+
+
 def test_one_failing_n_leaves_the_method(stage):
     react = raising(UnusableMeasurementError("garbage"), n=4)
     result = stage.tune(Scripted(RATES, react), plan=small_plan())
@@ -569,7 +591,7 @@ def test_degenerate_output_fails_the_finalist(stage):
     result = stage.tune(engine, plan=small_plan(greedy_prompts=1))
     assert result.num_speculative_tokens == 3
     (failed,) = (c for c in result.candidates if (c.method, c.num_speculative_tokens) == ("mtp", 4))
-    assert failed.status == Status.FAILED and "degenerate output" in failed.error
+    assert failed.status == Status.FAILED and "one phrase over and over" in failed.error
 
 
 # ------------------------------------------------------------------------------------- resume

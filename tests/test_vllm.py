@@ -49,6 +49,7 @@ ENGINE_ARGS += ("--max-model-len", "1024", "--max-num-seqs", "8")
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
 LENGTHS = (1, 2, 4)
 FRESH = (2, 4)  # N that also get a start of their own
+SHORT = ("--max-tokens", "24", "--prompts-per-block", "4")
 QUESTIONS = (
     "one has two egg and buys three more",
     "six gives ten coin into five list",
@@ -298,14 +299,14 @@ def _arguments(models, workload, *, draft, lengths: str) -> list[str]:
         *("--model", str(models.target), "--workload", str(workload)),
         *("--methods", "ngram,draft_model", "--drafter", f"draft_model={draft}"),
         *("--num-speculative-tokens", lengths, "--max-concurrency", "1,2"),
-        *("--prompts-per-block", "4", "--fast", "--", *ENGINE_ARGS),
+        *("--fast", "--", *ENGINE_ARGS),
     ]
 
 
 @pytest.fixture(scope="module")
 def workload(tmp_path_factory):
     path = tmp_path_factory.mktemp("workload") / "questions.jsonl"
-    numbers = ("one", "two", "three", "five", "six")
+    numbers = ("one", "two", "three", "five", "six", "seven", "eight", "nine")
     lines = [{"prompt": f"{number} more: {q}"} for number in numbers for q in QUESTIONS]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
@@ -338,10 +339,10 @@ class Quiet(NamedTuple):
 def quiet(models, workload, start_study, recorder) -> Quiet:
     recorder.close()  # one engine at a time
     process = start_study(_arguments(models, workload, draft=models.draft, lengths="1,2,4"))
-    assert process.run("--max-tokens", "24", "--dry-run", "--json", seconds=60) == 0
+    assert process.run(*SHORT, "--dry-run", "--json", seconds=60) == 0
     announced = process.document["commands"]
     left = [*map(str, process.folder.rglob("*")), *map(str, process.processes())]
-    return Quiet(process, announced, left, process.run("--max-tokens", "24", "--json"))
+    return Quiet(process, announced, left, process.run(*SHORT, "--json"))
 
 
 class TestQuietStudy:
@@ -397,7 +398,7 @@ class TestQuietStudy:
 
     def test_the_same_command_answers_from_the_store(self, quiet):
         starts = quiet.process.document["cost"]["engine_starts"]
-        assert quiet.process.run("--max-tokens", "24", "--json", seconds=60) == quiet.code
+        assert quiet.process.run(*SHORT, "--json", seconds=60) == quiet.code
         assert quiet.process.document["cost"]["engine_starts"] == starts
 
 
@@ -428,7 +429,7 @@ def stormy(models, workload, start_study, recorder) -> Stormy:
     """
     recorder.close()
     process = start_study(_arguments(models, workload, draft=models.misfit, lengths="1,2"))
-    options = ("--max-tokens", "48", "--json")
+    options = ("--max-tokens", "48", "--prompts-per-block", "2", "--json")
 
     process.start(*options)
     process.until(lambda: len(process.windows("none")) >= 3, 300, "windows of the baseline")
