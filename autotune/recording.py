@@ -18,7 +18,9 @@ from autotune.records import BASELINE, Record, digest
 
 SCHEMA = "spectune.recording/1"
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+MAX_LENGTH = 1024  # drafted tokens per round; beyond every drafter, and a table stays a table
+# tokens per second or seconds: what a machine can do, with many decades to spare
+Positive = Annotated[float, Field(ge=1e-9, le=1e12, allow_inf_nan=False)]
 Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Load = Annotated[int, Field(ge=1)]
 Text = Annotated[str, Field(min_length=1)]
@@ -47,7 +49,7 @@ class RecordedPoint(RecordedRow):
     """
 
     method: Text
-    num_speculative_tokens: int = Field(ge=1)
+    num_speculative_tokens: int = Field(ge=1, le=MAX_LENGTH)
     concurrency: Load | None = None
     output_tokens_per_second: Positive
     per_position_acceptance: tuple[Rate, ...] | None = None
@@ -130,11 +132,11 @@ def load_recording(path: str | Path) -> Recording:
     (zero, negative, NaN, a rate above 1), an unknown key or the same row twice.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
         document = json.loads(text)
     except OSError as error:
         raise ConfigurationError(f"cannot read recording {path}: {error.strerror}") from error
-    except ValueError as error:  # bad JSON, bad UTF-8
+    except (ValueError, RecursionError) as error:  # bad JSON, bad UTF-8, nested without end
         raise ConfigurationError(f"recording {path} is not JSON: {error}") from error
     found = document.get("schema") if isinstance(document, dict) else None
     if found != SCHEMA:

@@ -568,7 +568,7 @@ def test_a_read_only_output_is_found_before_measuring(spectune, tmp_path):
 
 
 def test_an_output_lost_meanwhile_does_not_take_the_answer(spectune, monkeypatch):
-    monkeypatch.setattr(run_module, "require_writable", lambda file: None)
+    monkeypatch.setattr(run_module, "require_writable", lambda *what: None)
     code, out, err = spectune(*REPLAY, "-o", "missing/result.json", "--json")
     assert code == 2 and "cannot write missing/result.json" in err
     assert json.loads(out)["method"] == "eagle3"
@@ -682,3 +682,57 @@ def test_the_streams_of_a_real_process(tmp_path):
     assert (tmp_path / "studies/spectune.db").exists()
     assert "\x1b" not in result.stderr  # no bars where there is no terminal
     assert "Trial" not in result.stderr  # Optuna's own log
+
+
+# -------------------------------------------------------------------------- nothing is destroyed
+
+
+@pytest.mark.parametrize("victim", ["database", "recording"])
+def test_the_answer_never_replaces_what_the_run_uses(tmp_path, victim):
+    recording = tmp_path / "sweep.json"
+    recording.write_bytes(RECORDING.read_bytes())
+    database = tmp_path / "studies.db"
+    arguments = ["run", "--engine", "replay", "--recording", str(recording)]
+    arguments += ["--storage", f"sqlite:///{database}"]
+    assert invoke([*arguments, "--json"]) == 0
+    target = {"database": database, "recording": recording}[victim]
+    before = target.read_bytes()
+    assert invoke([*arguments, "-o", str(target)]) == 2
+    assert target.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d["points"][0].update(num_speculative_tokens=10**18),
+        lambda d: d["baseline"][0].update(output_tokens_per_second=1e308),
+        lambda d: d["baseline"][0].update(output_tokens_per_second=5e-324),
+    ],
+)
+def test_figures_beyond_any_machine_are_refused(tmp_path, change, capsys):
+    document = json.loads(RECORDING.read_text())
+    change(document)
+    file = tmp_path / "odd.json"
+    file.write_text(json.dumps(document))
+    storage = f"sqlite:///{tmp_path}/s.db"
+    code = invoke(["run", "--engine", "replay", "--recording", str(file), "--storage", storage])
+    assert code == 2
+    assert "odd.json" in capsys.readouterr().err
+
+
+def test_a_recording_nested_without_end_is_refused(tmp_path):
+    file = tmp_path / "deep.json"
+    file.write_text("[" * 100_000 + "]" * 100_000)
+    storage = f"sqlite:///{tmp_path}/s.db"
+    arguments = ["run", "--engine", "replay", "--recording", str(file), "--storage", storage]
+    assert invoke(arguments) == 2
+
+
+def test_a_full_output_device_is_an_error_of_use(tmp_path):
+    arguments = ["run", "--engine", "replay", "--recording", str(RECORDING)]
+    command = [sys.executable, "-m", "autotune", *arguments, "--json"]
+    storage = ["--storage", f"sqlite:///{tmp_path}/s.db"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*command, *storage], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert "No space left" in done.stderr and "Traceback" not in done.stderr

@@ -151,7 +151,7 @@ BAD = {
     "unknown key": (document(remark="x"), "remark"),
     "unknown point key": (document(points=[point(temperature=0)]), r"temperature \(mtp N=1\)"),
     "zero": (document(points=[point(rate=0)]), r"points.0.output_tokens_per_second \(mtp N=1\)"),
-    "negative": (document(points=[point(rate=-1.0)]), "greater than 0"),
+    "negative": (document(points=[point(rate=-1.0)]), "greater than"),
     "NaN": (document(points=[point(rate=math.nan)]), "finite"),
     "infinite": (document(points=[point(rate=math.inf)]), "finite"),
     "text": (document(points=[point(rate="150")]), "valid number"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import signal
 import sys
@@ -12,7 +13,7 @@ from types import FrameType
 import click
 
 from autotune import __version__
-from autotune.errors import EngineError, SpectuneError
+from autotune.errors import ConfigurationError, EngineError, SpectuneError
 
 VERBS = {
     "run": "Tune method and N for a model and a workload.",
@@ -86,11 +87,20 @@ def invoke(args: Sequence[str] | None = None) -> int:
         return error.exit_code
     except SystemExit:  # click's answer to a reader that went away, as in `spectune ... | head`
         return PIPE_CLOSED
+    except OSError as error:  # a full disk, a closed output
+        say(f"error: {error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
+        return ConfigurationError.exit_code
     except Exception as error:  # noqa: BLE001  whatever it is, it must not end as another code
         click.echo(f"internal error: {type(error).__name__}: {error}", err=True)
         click.echo(traceback.format_exc(), err=True, nl=False)
         return INTERNAL
     return result if isinstance(result, int) else 0
+
+
+def say(text: str) -> None:
+    """One line on stderr, if anybody listens."""
+    with contextlib.suppress(OSError):
+        click.echo(text, err=True)
 
 
 def _stopped(error: BaseException) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import time
@@ -19,7 +20,7 @@ class Progress(AbstractContextManager["Progress"]):
         self._status: Any = None
         self._last = ""
         self._said_at = 0.0
-        if sys.stderr.isatty():
+        if sys.stderr is not None and sys.stderr.isatty():
             from rich.console import Console
 
             self._status = Console(stderr=True).status("starting")
@@ -47,7 +48,9 @@ class Progress(AbstractContextManager["Progress"]):
         if waiting and same == self._last and time.monotonic() - self._said_at < REPEAT_SECONDS:
             return
         self._last, self._said_at = same, time.monotonic()
-        print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+        if sys.stderr is not None:  # closed: there is nobody to tell
+            with contextlib.suppress(OSError):
+                print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
     def _show(self, text: str, *, stays: bool) -> None:
         """On the live line, and above it what stays on the screen: results.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,7 +123,7 @@ def measure(plan: Plan, engine: Engine, options: dict[str, Any]) -> int:
 
     file, logs = options["output"], getattr(engine, "log_dir", None)
     if file:
-        require_writable(Path(file))
+        require_writable(Path(file), inputs(options))
     with (
         open_study(options["storage"], plan, fresh=not options["resume"]) as study,
         Progress() as progress,
@@ -141,8 +142,20 @@ def measure(plan: Plan, engine: Engine, options: dict[str, Any]) -> int:
     return INCONCLUSIVE if recommendation.decision == "inconclusive" else 0
 
 
-def require_writable(file: Path) -> None:
+def inputs(options: dict[str, Any]) -> list[Path]:
+    """Files that this run reads or keeps its study in: the answer must not go there."""
+    from autotune.store import resolve_storage, sqlite_path
+
+    database = sqlite_path(resolve_storage(options["storage"], create=False))
+    beside = [Path(f"{database}{end}") for end in ("", "-wal", "-shm")] if database else []
+    named = [options[name] for name in ("recording", "simulation", "workload", "catalog")]
+    return [*beside, *(Path(name) for name in named if name)]
+
+
+def require_writable(file: Path, taken: Sequence[Path]) -> None:
     """Raise ConfigurationError before anything is measured for a file that cannot be written."""
+    if file.resolve() in [path.resolve() for path in taken]:
+        raise ConfigurationError(f"-o {file} would replace a file that this run uses")
     folder = file.absolute().parent
     if not folder.is_dir():
         raise ConfigurationError(f"cannot write {file}: there is no folder {folder}")

@@ -20,8 +20,8 @@ def require_noise(noise: float | None) -> float:
     """The relative standard deviation to use; raises ConfigurationError for an impossible one."""
     if noise is None:
         return 0.0
-    if not (math.isfinite(noise) and noise >= 0):
-        raise ConfigurationError(f"noise {noise} is not a relative standard deviation")
+    if not (math.isfinite(noise) and 0 <= noise <= 1):
+        raise ConfigurationError(f"noise {noise} is not a relative standard deviation, 0 to 1")
     return noise
 
 

@@ -42,6 +42,7 @@ OPTUNA_TABLES = frozenset(  # of Optuna 5 and of earlier releases
         "version_info",
     ]
 )
+OPTUNA_CORE = {"studies", "trials", "version_info"}  # no database of Optuna is without them
 
 
 def open_database(url: str, busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS) -> Database:
@@ -96,9 +97,11 @@ def check(connection: sa.Connection, url: str) -> str | None:
 
     Raises StorageError for a foreign database and for a revision this code does not know.
     """
-    found = set(sa.inspect(connection).get_table_names())
+    inspector = sa.inspect(connection)
+    found = {*inspector.get_table_names(), *inspector.get_view_names()}
     if tables.VERSION_TABLE not in found:
-        if foreign := sorted(found - OPTUNA_TABLES):
+        foreign = sorted(found - OPTUNA_TABLES) or ([] if found >= OPTUNA_CORE else sorted(found))
+        if foreign:
             raise StorageError(
                 f"{shown(url)} belongs to another program (table {foreign[0]!r})",
                 hint="name another file or database with --storage; this one was not changed",

@@ -149,15 +149,22 @@ def _unknown(url: str, wanted: str | None, rows: Sequence[Row]) -> StorageError:
 
 
 def _info(row: Row, url: str) -> StudyInfo:
-    plan = json.loads(row["plan"])
-    result = json.loads(row["recommendation"] or "{}")
+    try:
+        plan = json.loads(row["plan"])
+        result = json.loads(row["recommendation"] or "{}")
+        model, workload, engine = plan["target"]["model"], plan["workload"]["name"], plan["engine"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(
+            f"study {row['name']} in {shown(url)} is damaged: it cannot be read",
+            hint="a copy of the database may help; else use another --storage",
+        ) from error
     pending = read_pending(pending_file(url, row["name"]))
     return StudyInfo(
         id=row["name"],
         attempt=row["attempt"],
-        model=plan["target"]["model"],
-        workload=plan["workload"]["name"],
-        engine=plan["engine"],
+        model=model,
+        workload=workload,
+        engine=engine,
         state=_state(url, row["name"], done=bool(result)),
         created=datetime.fromtimestamp(row["created_at"], UTC).isoformat(timespec="seconds"),
         windows=row["windows"] + sum(each.table == "spectune_window" for each in pending),
