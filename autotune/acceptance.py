@@ -28,9 +28,11 @@ def step_rates(counters: SpecCounters, output_tokens: int, num_requests: int) ->
     """Accepted drafts per position and decode step, from counters of one window.
 
     Every step commits one token plus what was accepted, and the first token of a request comes
-    from its prefill: steps = output tokens - requests - accepted.
+    from its prefill: steps = output tokens - requests - accepted. vLLM also counts drafts that
+    were accepted beyond `max_tokens`, which makes that too few; never fewer than the drafts.
     """
     steps = output_tokens - num_requests - counters.num_accepted_tokens
+    steps = max(counters.num_drafts, steps)
     if steps <= 0:
         return ()
     return tuple(min(1.0, count / steps) for count in counters.accepted_per_pos)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping
 
 from autotune import stats
 from autotune.choice import choose, measured, tie_margin
@@ -18,7 +18,7 @@ def warnings(
     evidence: Evidence,
     decision: str,
     choices: tuple[LoadChoice, ...],
-    static_methods: Set[str],
+    static_reasons: Mapping[str, str],
     windows: list[Window],
 ) -> tuple[str, ...]:
     """In the order of the study: planning, search, confirmation, decision."""
@@ -26,8 +26,9 @@ def warnings(
     said = list(plan.warnings)
     ran = {method for method, _ in measured(knowledge)}
     said += [
-        f"{method}: live N did not work here; it was started once per N"
-        for method in sorted(static_methods & ran)
+        f"{method}: started once per N, not switched live: {reason}"
+        for method, reason in static_reasons.items()
+        if method in ran
     ]
     if not any(knowledge.candidates()):
         said.append("every candidate failed: their `error` says why")

@@ -44,7 +44,7 @@ class Lab:
         self.engine = engine
         self.study = study
         self.progress = progress
-        self.static_methods: set[str] = set()  # live N did not work there
+        self.static_methods: dict[str, str] = {}  # live N did not work there, and why
         self.start_seconds = engine.estimated_start_seconds()
         self.search_starts = 0  # engines started for the search
         self._arm: Arm | None = None
@@ -70,7 +70,12 @@ class Lab:
         return space.arm(n, live=False, generation=1)
 
     def is_live(self, space: MethodSpace) -> bool:
-        return self.plan.is_live(space) and space.method not in self.static_methods
+        return self.plan.is_live(space) and self.why_static(space) is None
+
+    def why_static(self, space: MethodSpace) -> str | None:
+        """What speaks against switching N on a running engine; None: nothing that is known."""
+        seen = self.static_methods.get(space.method)
+        return seen or self.engine.why_not_live(self.plan.target, space)
 
     @property
     def open_method(self) -> str | None:
@@ -145,12 +150,12 @@ class Lab:
 
     def _recall_starts(self) -> None:
         """What earlier, interrupted runs have started; a restart after an interruption is free."""
-        live = {space.method for space in self.plan.spaces if self.plan.is_live(space)}
+        live = {space.method for space in self.plan.spaces if self.is_live(space)}
         for start in self.study.engine_starts():
             if start.method == BASELINE or not is_search_arm(start.arm):
                 continue
             if not start.live and start.method in live:
-                self.static_methods.add(start.method)
+                self.static_methods[start.method] = "live N did not work in an earlier run"
             if start.error is None:
                 self.search_starts += self._lost is None or self._lost.arm != start.arm
                 self._lost = start
@@ -182,7 +187,7 @@ class Lab:
         """From now on one start per N for this method."""
         logger.warning("%s: live N is off, one start per N: %s", space.method, error.message)
         self.progress(f"{space.method}: live N does not work here, starting once per N")
-        self.static_methods.add(space.method)
+        self.static_methods[space.method] = error.message
         self.close()
 
     # --------------------------------------------------------------------------- cost

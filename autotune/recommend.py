@@ -66,7 +66,7 @@ def recommend(
         exhausted=stopped.exhausted,
         vllm_serve_args=serve_args(config),
         engine_args=plan.target.engine_args,
-        warnings=warnings(evidence, decision, choices, lab.static_methods, windows),
+        warnings=warnings(evidence, decision, choices, _static_reasons(lab), windows),
     )
 
 
@@ -79,6 +79,13 @@ def _workload(plan: Plan) -> WorkloadSummary:
         temperature=sampling.temperature if known else None,
         max_tokens=sampling.max_tokens if known else None,
     )
+
+
+def _static_reasons(lab: Lab) -> dict[str, str]:
+    """Methods that were to be switched live and were started once per N instead, and why."""
+    wanted = [space for space in lab.plan.spaces if lab.plan.is_live(space)]
+    reasons = {space.method: lab.why_static(space) for space in wanted}
+    return {method: reason for method, reason in reasons.items() if reason is not None}
 
 
 def _predictions(lab: Lab) -> Predictions:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -69,9 +68,11 @@ class StudyProcess:
 
     def kill_engine_core(self) -> None:
         """Kill the process in which vLLM schedules, and nothing else."""
-        cores = [p for p in self.processes() if "EngineCore" in " ".join(p.cmdline())]
-        assert len(cores) == 1, self.processes()
-        cores[0].send_signal(signal.SIGKILL)
+        (core,) = self.engine_cores()
+        core.kill()
+
+    def engine_cores(self) -> list[psutil.Process]:
+        return [p for p in self.processes() if "EngineCore" in _command(p)]
 
     def processes(self) -> list[psutil.Process]:
         """Everything alive that works in our folder: the command, its supervisor, the engine."""
@@ -127,6 +128,12 @@ class StudyProcess:
         for path in sorted(self._file("state").glob("*.json")):
             with contextlib.suppress(OSError, ValueError):  # it goes when its engine goes
                 self.commands.setdefault(path.name, json.loads(path.read_text())["command"])
+
+
+def _command(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str], list[str]]:

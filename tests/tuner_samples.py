@@ -195,6 +195,9 @@ class Scripted:
     def command(self, target: Target, arm: Arm) -> str:
         return f"by hand {target.model} {arm.key}"
 
+    def why_not_live(self, target: Target, space: Any) -> str | None:
+        return None
+
     def estimated_start_seconds(self) -> float:
         return 100.0
 
