@@ -18,9 +18,9 @@ from common import ngram_space, prompts, real_engine, say, split_arguments, targ
 
 from autotune.records import BASELINE, Arm
 
-LENGTHS = range(1, 7)
+LENGTHS = (2, 4, 6)
 CONCURRENCIES = (1, 4)
-PROMPTS, MAX_TOKENS = 32, 48
+PROMPTS, MAX_TOKENS = 64, 40
 BENCH_PROMPTS = 8
 # `vllm bench serve` without the `vllm` command, which the CPU distribution does not have.
 BENCH = (
@@ -73,7 +73,7 @@ def spectune(model: str, vllm_args: list[str], file: Path, folder: Path) -> dict
     result = folder / "recommendation.json"
     subprocess.run(
         [sys.executable, "-m", "autotune", "run", "--model", model, "--workload", str(file),
-         "--methods", "ngram", "--num-speculative-tokens", "1-6",
+         "--methods", "ngram", "--num-speculative-tokens", ",".join(map(str, LENGTHS)),
          "--max-concurrency", ",".join(map(str, CONCURRENCIES)), "--max-tokens", str(MAX_TOKENS),
          "--prompts-per-block", "4", "--fast", "--storage", f"sqlite:///{folder}/study.db",
          "-o", str(result), "--", *vllm_args],
