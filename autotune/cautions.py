@@ -35,7 +35,7 @@ def warnings(
     said += _ties(evidence)
     said += _flags(windows)
     for confirmation in evidence.confirmations:
-        said += _about(confirmation)
+        said += _about(evidence, confirmation)
     said += _thin(evidence, decision, choices)
     return tuple(said)
 
@@ -68,12 +68,18 @@ def _flags(windows: list[Window]) -> Iterator[str]:
         yield f"{who}: {flag.replace('_', ' ')} in {count} measurements"
 
 
-def _about(confirmation: Confirmation) -> Iterator[str]:
+def _about(evidence: Evidence, confirmation: Confirmation) -> Iterator[str]:
     greedy = confirmation.greedy
     if greedy is not None and greedy.equal < greedy.compared:
         yield (
             f"greedy outputs at batch 1: {greedy.compared - greedy.equal} of {greedy.compared} "
             f"differ from the baseline (first: {greedy.first_difference})"
+        )
+    if evidence.plan.settings.repeats and not confirmation.references:
+        yield (
+            f"{confirmation.method} N={confirmation.num_speculative_tokens} was confirmed on the "
+            "start that probed it: a drift of the machine since the baseline's start cannot be "
+            "seen (--rigorous starts it once more)"
         )
     if confirmation.baseline_generation:
         moved = max(confirmation.drift.values(), key=abs)

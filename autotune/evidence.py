@@ -123,7 +123,8 @@ def _measured(evidence: Evidence, key: Key, load: Load) -> CandidateResult:
     searched = knowledge.windows(BASELINE, 0, load)
     if confirmation is not None:
         windows, base = confirmation.windows[load], confirmation.baseline[load]
-        timed: Sequence[Window] = confirmation.references.get(load, ())
+        probed = tuple(knowledge.windows(*key, load))
+        timed: Sequence[Window] = confirmation.references.get(load) or probed
     else:
         windows, base = tuple(knowledge.windows(*key, load)), tuple(searched)
         timed = windows

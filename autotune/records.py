@@ -80,6 +80,23 @@ class Target(Record):
     engine_args: tuple[str, ...] = ()  # everything the user wrote after `--`, unchanged
 
 
+class Prior(Record):
+    """What is assumed of a method before it is measured: see priors.py, acceptance.py, steptime.py.
+
+    Conditional acceptance at position i of rounds of N: alpha_i + carry * p_N, alpha_1 = `first`,
+    then changing by the steps. Relative cost of a step: cost_intercept + cost_slope * N.
+    """
+
+    first: float = Field(default=0.85, ge=0, le=1)
+    second_step: float = -0.03
+    third_step: float = -0.01
+    later_step: float = -0.004
+    carry: float = 0.05
+    cost_intercept: float = Field(default=1.35, gt=0)
+    cost_slope: float = Field(default=0.2, ge=0)
+    doubt: float = Field(default=1.0, gt=0)  # a factor on how far acceptance may be from all this
+
+
 class MethodSpace(Record):
     """The candidates of one drafting method: one drafter and the N that may be tried."""
 
@@ -90,6 +107,7 @@ class MethodSpace(Record):
     live_n: bool = True  # N can be switched on a running engine
     # speculative_config without num_speculative_tokens; empty for replay and simulation
     config: dict[str, Any] = Field(default_factory=dict)
+    prior: Prior = Prior()
 
     def speculative_config(self, n: int) -> dict[str, Any] | None:
         """What vLLM takes for this N; None where the engine needs none."""
@@ -136,9 +154,10 @@ class Environment(Record):
 class Settings(Record):
     """How hard to measure. `--fast` and `--rigorous` choose a preset of these."""
 
-    search_blocks: int = Field(default=2, ge=1)  # paired prompt blocks per candidate and load
+    search_blocks: int = Field(default=4, ge=1)  # most blocks of a candidate at a load
     confirm_each_load: bool = True  # a load with a better choice of its own gets its own start
     confirm_blocks: int = Field(default=4, ge=1)  # held-out blocks for baseline and finalist
+    confirm_fresh: bool = False  # also a finalist that was probed on a static start
     repeats: bool = True  # measuring the same block again gives new information
     prompts_per_block: int = Field(default=8, ge=1)  # at least; never fewer than 2 x concurrency
     greedy_prompts: int = Field(default=4, ge=0)  # outputs compared with the baseline at batch 1
@@ -174,6 +193,8 @@ class Plan(Record):
         """Identity of a study. The budget is left out: a resumed run may get more time."""
         # reasons for skipping may depend on the network; the spaces hold what matters
         content = self.model_dump(mode="json", exclude={"workload", "warnings", "skipped"})
+        for space in content["spaces"]:
+            space.pop("prior")  # it guides the search and changes no figure
         content["settings"].pop("budget_seconds")
         return digest({**content, "workload": self.workload.sha256})
 
