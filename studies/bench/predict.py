@@ -40,7 +40,9 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--windows", type=Path, default=Path(".demo/windows"))
     parser.add_argument("--measure", type=_names, default=(), help="targets to measure first")
     parser.add_argument("--model", default=".demo/SmolLM2-135M-Instruct", help="the real model")

@@ -54,8 +54,7 @@ def figure(panels: Sequence[Panel], columns: int = 3) -> str:
         for i, panel in enumerate(panels)
     ]
     for series, x, y in entries:
-        body.append(_mark(series, x + 6, y - 4) + f'<text x="{x + 16}" y="{y}">'
-                    f"{escape(series.label)}</text>")  # fmt: skip
+        body.append(_mark(series, x + 6, y - 4) + _text(series.label, x + 16, y))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'font-family="sans-serif" font-size="11" fill="#222">\n'
@@ -76,22 +75,25 @@ def _panel(panel: Panel) -> str:
     parts = [f'<text x="{LEFT}" y="16" font-weight="bold">{escape(panel.title)}</text>']
     for tick in ticks(x0, x1):
         x, _ = at(tick, y0)
-        parts.append(f'<path d="M{x:.1f} {TOP}V{bottom}" stroke="#eee"/>'
-                     f'<text x="{x:.1f}" y="{bottom + 13}" text-anchor="middle">{tick:g}</text>')  # fmt: skip
+        parts.append(f'<path d="M{x:.1f} {TOP}V{bottom}" stroke="#eee"/>')
+        parts.append(_text(f"{tick:g}", x, bottom + 13, "middle"))
     for tick in ticks(y0, y1):
         _, y = at(x0, tick)
-        parts.append(f'<path d="M{LEFT} {y:.1f}H{right}" stroke="#eee"/>'
-                     f'<text x="{LEFT - 4}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>')  # fmt: skip
+        parts.append(f'<path d="M{LEFT} {y:.1f}H{right}" stroke="#eee"/>')
+        parts.append(_text(f"{tick:g}", LEFT - 4, y + 4, "end"))
     if panel.diagonal:
         (a, b), (c, d) = at(x0, x0), at(x1, x1)
         parts.append(f'<path d="M{a:.1f} {b:.1f}L{c:.1f} {d:.1f}" stroke="#888"/>')
     parts += [_series(series, at) for series in panel.series]
     parts.append(f'<path d="M{LEFT} {TOP}V{bottom}H{right}" fill="none" stroke="#666"/>')
-    middle = (LEFT + right) / 2
-    parts.append(f'<text x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{escape(panel.x)}</text>'
-                 f'<text transform="translate(11,{(TOP + bottom) / 2}) rotate(-90)" '
-                 f'text-anchor="middle">{escape(panel.y)}</text>')  # fmt: skip
+    parts.append(_text(panel.x, (LEFT + right) / 2, HEIGHT - 8, "middle"))
+    upright = f'<g transform="translate(11,{(TOP + bottom) / 2}) rotate(-90)">'
+    parts.append(upright + _text(panel.y, 0, 0, "middle") + "</g>")
     return "".join(parts)
+
+
+def _text(words: str, x: float, y: float, anchor: str = "start") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
 def _series(series: Series, at) -> str:
@@ -116,7 +118,9 @@ def _mark(series: Series, x: float, y: float) -> str:
     return f'<circle cx="{x}" cy="{y}" r="3" fill="{colour}"/>'
 
 
-def _legend(entries: Sequence[Series], width: float, top: float) -> list[tuple[Series, float, float]]:
+def _legend(
+    entries: Sequence[Series], width: float, top: float
+) -> list[tuple[Series, float, float]]:
     """(series, x, y) of each entry, wrapped at the figure's width."""
     placed, x, y = [], 12.0, top + 16
     for series in entries:

@@ -149,7 +149,7 @@ class DFlash(nn.Module):
     def forward(
         self, context: Tensor, positions: Tensor, block: Tensor, places: Tensor, mask: Tensor
     ) -> Tensor:
-        """`context` at `positions`, `block` embedded at `places`; `mask` (block, context + block)."""
+        """`context` at `positions`, `block` embedded at `places`; `mask` (block, both)."""
         context = self.hidden_norm(self.fc(context))
         for layer in self.layers:
             x = layer.input_layernorm(block)

@@ -15,8 +15,8 @@ from zoo.layers import DFlash, Eagle3, MimoMtp, Shape
 
 ROWS, LENGTH = 8, 128  # of one batch of tokens
 SOURCES = (1, 2, 3)  # the target's hidden states after so many layers, for eagle3 and dflash
-UNROLLED = 3  # draft steps that eagle3 and MTP are trained on, each weighing DECAY of the one before
-DECAY = 0.7
+UNROLLED = 3  # draft steps that eagle3 and MTP are trained on
+DECAY = 0.7  # of a draft step's weight in the loss over the one before
 BLOCK = 6  # tokens that dflash drafts at most
 ANCHORS = 6  # places of a sequence where dflash is trained to continue
 
@@ -58,7 +58,11 @@ class Teacher:
 
 
 def optimise(
-    model: nn.Module, loss: Callable[[Tensor], Tensor], data: Iterator[Tensor], steps: int, top: float
+    model: nn.Module,
+    loss: Callable[[Tensor], Tensor],
+    data: Iterator[Tensor],
+    steps: int,
+    top: float,
 ) -> None:
     """AdamW with a short warm-up and a linear end; `top` is the highest learning rate."""
     torch.set_num_threads(1)
@@ -110,7 +114,7 @@ def train_mtp(teacher: Teacher, shape: Shape, words: Any, steps: int) -> MimoMtp
 def _unrolled(
     seen: Seen, state: Tensor, step: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 ) -> Tensor:
-    """Draft step k at place t reads token t + k + 1 and the state before, and says token t + k + 2."""
+    """Draft step k at place t reads token t + k + 1 and the last state; it says token t + k + 2."""
     positions, last = torch.arange(LENGTH), LENGTH - 1
     total = torch.zeros(())
     state = state[:, :last]
