@@ -38,7 +38,7 @@ def prediction_figure(outcomes: Sequence[Outcome]) -> str:
     return figure(
         [
             Panel("Speed-up", "measured", "predicted", scatter, diagonal=True),
-            Panel("Error of the prediction", "N", "percent", errors),
+            Panel("Error of the prediction", "N", "percent", errors, from_zero=True),
         ],
         columns=2,
     )
@@ -138,9 +138,10 @@ def _panel(
         dots = [(found[i].n, 1e3 * measured[i]) for i in own]
         line = [(found[i].n, 1e3 * fitted[i]) for i in own]
         series += [Series(f"batch {requests}", dots, colour), Series("", line, colour, line=True)]
-    return Panel(title, "N", "ms per step", series)
+    return Panel(title, "N", "ms per step", series, from_zero=True)
 
 
 def _baseline_panel(title: str, base: Sequence[Timed]) -> Panel:
     points = [(t.requests, 1e3 * t.verify) for t in base]
-    return Panel(title, "requests in the step", "ms per step", [Series("", points, 6)])
+    dots = [Series("", points, 6)]
+    return Panel(title, "requests in the step", "ms per step", dots, from_zero=True)

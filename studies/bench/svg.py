@@ -31,6 +31,7 @@ class Panel:
     y: str
     series: Sequence[Series]
     diagonal: bool = False  # draw y = x, both axes with the same range
+    from_zero: bool = False  # the y axis holds 0, where a line is drawn
 
     def limits(self) -> tuple[float, float, float, float]:
         """(x low, x high, y low, y high) with some room around the points."""
@@ -38,6 +39,8 @@ class Panel:
         ys = [y for s in self.series for _, y in s.points]
         if self.diagonal:
             xs = ys = xs + ys
+        if self.from_zero:
+            ys = [0.0, *ys]
         return (*_room(xs), *_room(ys))
 
 
@@ -84,6 +87,8 @@ def _panel(panel: Panel) -> str:
     if panel.diagonal:
         (a, b), (c, d) = at(x0, x0), at(x1, x1)
         parts.append(f'<path d="M{a:.1f} {b:.1f}L{c:.1f} {d:.1f}" stroke="#888"/>')
+    if panel.from_zero:
+        parts.append(f'<path d="M{LEFT} {at(x0, 0)[1]:.1f}H{right}" stroke="#888"/>')
     parts += [_series(series, at) for series in panel.series]
     parts.append(f'<path d="M{LEFT} {TOP}V{bottom}H{right}" fill="none" stroke="#666"/>')
     parts.append(_text(panel.x, (LEFT + right) / 2, HEIGHT - 8, "middle"))

@@ -58,7 +58,8 @@ def stories() -> Workload:
             Prompt(id=f"story{i}", messages=(Message(role="user", content=text),))
             for i, text in enumerate(questions(96, seed=777))
         ),
-        sampling=Sampling(max_tokens=48),
+        # long enough that the server's own lag between requests does not empty the batch
+        sampling=Sampling(max_tokens=128, ignore_eos=True),
     )
 
 
@@ -73,7 +74,7 @@ def trained(_: str) -> Case:
         workload=stories(),
         methods=tuple(drafters),
         lengths=range(1, 7),
-        prompts_per_block=16,
+        prompts_per_block=8,
         drafters={method: str(path) for method, path in drafters.items()},
         engine_args=TINY,
     )
@@ -88,7 +89,7 @@ def mimo(_: str) -> Case:
         workload=stories(),
         methods=("mtp",),
         lengths=range(1, 7),
-        prompts_per_block=16,
+        prompts_per_block=8,
         engine_args=TINY,
     )
 
