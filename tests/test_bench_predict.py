@@ -10,8 +10,8 @@ import pytest
 from evaluate import Outcome, Split, acceptance_table, evaluate, summarize, table
 from hypothesis import given
 from hypothesis import strategies as st
-from plots import timed_steps
 from predict import main
+from stepfit import draft_fit, step_table, timed_steps, verify_fit
 from svg import Panel, Series, figure, ticks
 from tuner_samples import plan_of, simulate, window
 from windows import load_windows, measure, save_windows
@@ -151,6 +151,24 @@ def test_step_times_are_pooled_by_requests():
     assert eight.verify == pytest.approx((VERIFY + 24 * TOKEN) / 1e3)
 
 
+def test_an_affine_machine_is_fitted_exactly():
+    found = timed_steps(measured_windows(), "mtp")
+    drafting, verifying = draft_fit(found), verify_fit(found)
+    assert drafting.coefficients == pytest.approx((0, DRAFT / 1e3, 0, 0), abs=1e-9)
+    assert verifying.coefficients == pytest.approx((VERIFY / 1e3, 0, TOKEN / 1e3), abs=1e-9)
+    assert max(drafting.median_error, verifying.median_error) < 1e-9
+    text = step_table({"by hand": (PLAN, list(measured_windows()))})
+    assert text.endswith(f"| 0.0% | {VERIFY:.3f}, -0.000, {TOKEN:.3f} | 0.0% |") or (
+        text.endswith(f"| 0.0% | {VERIFY:.3f}, 0.000, {TOKEN:.3f} | 0.0% |")
+    )
+
+
+def test_drafting_that_was_not_timed_is_not_fitted():
+    found = timed_steps(measured_windows(), "none")
+    assert {t.n for t in found} == {0}
+    assert draft_fit(found) is None and verify_fit([]) is None
+
+
 # ------------------------------------------------------------------------- files and figures
 
 
@@ -169,11 +187,12 @@ def test_windows_are_kept(folder):
 def test_stored_windows_are_evaluated_without_an_engine(folder, monkeypatch, capsys):
     monkeypatch.setattr(
         sys, "argv", ["predict.py", "--windows", str(folder), "--plots", str(folder / "plots"),
-                      "--markdown", str(folder / "found.md"), "--fit-lengths", "1,6"]
+                      "--markdown", str(folder / "found.md"), "--fit-lengths", "1,6", "--details"]
     )  # fmt: skip
     main()
     said = capsys.readouterr().out
-    assert (folder / "found.md").read_text() == said
+    assert said.startswith((folder / "found.md").read_text())
+    assert said.count("| by-hand | mtp | 2 | ") == 4  # each load, in the details
     assert "N = 1, 6 at loads 1, 8" in said
     assert "| by-hand | mtp | N and load | 8 |" in said  # N 2 to 5 at loads 2 and 4
     for name in ("predicted-measured.svg", "step-times.svg"):

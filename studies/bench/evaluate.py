@@ -159,6 +159,21 @@ def _line(target: str, method: str, kind: str, outcomes: Sequence[Outcome]) -> s
     )
 
 
+def details(outcomes: Sequence[Outcome]) -> str:
+    """Markdown: every prediction."""
+    lines = ["| target | method | N | load | new | predicted | sd | measured | sd | error |",
+             "|---|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    for o in outcomes:
+        speedups = (
+            f"{math.exp(o.predicted):.3f} | {o.predicted_sd:.1%} | {math.exp(o.measured):.3f}"
+        )
+        lines.append(
+            f"| {o.target} | {o.method} | {o.n} | {o.load} | {o.kind} "
+            f"| {speedups} | {o.measured_sd:.1%} | {o.error:+.1%} |"
+        )
+    return "\n".join(lines)
+
+
 def acceptance_table(measured: Mapping[str, tuple[Plan, Sequence[Window]]]) -> str:
     """Markdown: rates per position at the largest N, and the acceptance length of every N."""
     lines = ["| target | method | per position | tokens a round by N |", "|---|---|---|---|"]

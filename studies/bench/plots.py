@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-import numpy as np
 from evaluate import Z95, Outcome
+from stepfit import Fit, Timed, draft_fit, timed_steps, verify_fit
 from svg import Panel, Series, figure
 
 from autotune.records import BASELINE, Plan, Window
@@ -44,99 +42,25 @@ def prediction_figure(outcomes: Sequence[Outcome]) -> str:
     )
 
 
-class Timed(NamedTuple):
-    """Steps of one method and N that held the same number of requests; seconds."""
-
-    n: int
-    requests: int
-    steps: int
-    tokens: float  # verified in a step
-    draft: float | None
-    verify: float
-
-
-def timed_steps(windows: Iterable[Window], method: str) -> list[Timed]:
-    """All windows of a method pooled by N and requests, weighted by their steps."""
-    groups: dict[tuple[int, int], list] = defaultdict(list)
-    for window in windows:
-        if window.method == method and window.steps is not None:
-            for batch in window.steps.by_batch:
-                groups[window.num_speculative_tokens, batch.requests].append(batch)
-    return [_pooled(*key, batches) for key, batches in sorted(groups.items())]
-
-
-def _pooled(n: int, requests: int, batches: Sequence) -> Timed:
-    steps = [b.num_steps for b in batches]
-
-    def mean(values: Sequence[float]) -> float:
-        return float(np.average(values, weights=steps))
-
-    drafts = [b.draft_seconds_per_step for b in batches]
-    return Timed(
-        n=n,
-        requests=requests,
-        steps=sum(steps),
-        tokens=mean([b.verified_tokens_per_step for b in batches]),
-        draft=None if any(d is None for d in drafts) else mean(drafts),
-        verify=mean([b.verify_seconds_per_step for b in batches]),
-    )
-
-
-def fit(rows: Sequence[Sequence[float]], seconds: Sequence[float], weights: Sequence[float]):
-    """Weighted least squares; the function that maps a row of features to seconds."""
-    root = np.sqrt(np.array(weights))
-    solution, *_ = np.linalg.lstsq(
-        np.array(rows) * root[:, None], np.array(seconds) * root, rcond=None
-    )
-    return lambda row: float(np.dot(row, solution))
-
-
-def draft_features(t: Timed) -> list[float]:
-    """A pass costs something of its own and something a request, and there are N of them."""
-    return [1.0, t.n, t.requests, t.n * t.requests]
-
-
-def verify_features(t: Timed) -> list[float]:
-    """One pass: something of its own, something a request and something a token."""
-    return [1.0, t.requests, t.tokens]
-
-
 def step_figure(measured: Measured) -> str:
     """Draft and verify milliseconds against N, one colour a batch size, lines fitted."""
     panels = []
     for name, (plan, windows) in measured.items():
         for method in [space.method for space in plan.spaces]:
-            found = [t for t in timed_steps(windows, method) if t.n and t.steps >= 5]
-            if found:
-                panels += _panels(f"{method} ({name})", found)
-        base = timed_steps(windows, BASELINE)
-        panels.append(_baseline_panel(f"no speculation ({name})", base))
+            found = timed_steps(windows, method)
+            for what, fit in (("draft", draft_fit(found)), ("verify", verify_fit(found))):
+                if fit is not None:
+                    panels.append(_panel(f"{what}: {method} ({name})", found, fit))
+        panels.append(_baseline_panel(f"no speculation ({name})", timed_steps(windows, BASELINE)))
     return figure(panels, columns=3)
 
 
-def _panels(title: str, found: Sequence[Timed]) -> list[Panel]:
-    weights = [t.steps for t in found]
-    panels = []
-    drafted = [t.draft for t in found if t.draft is not None]
-    if len(drafted) == len(found):
-        model = fit([draft_features(t) for t in found], drafted, weights)
-        fitted = [model(draft_features(t)) for t in found]
-        panels.append(_panel(f"draft: {title}", found, drafted, fitted))
-    verified = [t.verify for t in found]
-    model = fit([verify_features(t) for t in found], verified, weights)
-    fitted = [model(verify_features(t)) for t in found]
-    panels.append(_panel(f"verify: {title}", found, verified, fitted))
-    return panels
-
-
-def _panel(
-    title: str, found: Sequence[Timed], measured: Sequence[float], fitted: Sequence[float]
-) -> Panel:
+def _panel(title: str, found: Sequence[Timed], fit: Fit) -> Panel:
     series = []
     for colour, requests in enumerate(sorted({t.requests for t in found})):
         own = [i for i, t in enumerate(found) if t.requests == requests]
-        dots = [(found[i].n, 1e3 * measured[i]) for i in own]
-        line = [(found[i].n, 1e3 * fitted[i]) for i in own]
+        dots = [(found[i].n, 1e3 * fit.measured[i]) for i in own]
+        line = [(found[i].n, 1e3 * fit.fitted[i]) for i in own]
         series += [Series(f"batch {requests}", dots, colour), Series("", line, colour, line=True)]
     return Panel(title, "N", "ms per step", series, from_zero=True)
 

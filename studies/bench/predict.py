@@ -13,8 +13,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from evaluate import Outcome, Split, acceptance_table, evaluate, table
+from evaluate import Outcome, Split, acceptance_table, details, evaluate, table
 from plots import write_plots
+from stepfit import step_table
 from windows import load_windows
 
 from autotune.records import Plan, Window
@@ -33,6 +34,8 @@ def main() -> None:
     outcomes = outcomes_of(measured, split)
     text = report(measured, outcomes, split)
     print(text)
+    if chosen.details:
+        print(f"\n{details(outcomes)}")
     if chosen.markdown:
         chosen.markdown.write_text(text + "\n")
     if chosen.plots:
@@ -49,6 +52,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--fit-lengths", type=_numbers, default=(1, 3, 6))
     parser.add_argument("--fit-loads", type=_numbers, default=(1, 8))
     parser.add_argument("--baseline-everywhere", action="store_true")
+    parser.add_argument("--details", action="store_true", help="every single prediction")
     parser.add_argument("--plots", type=Path)
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("vllm_args", nargs="*", help="after --: for vllm serve")
@@ -80,6 +84,8 @@ def report(measured: Measured, outcomes: list[Outcome], split: Split) -> str:
             table(outcomes),
             "Acceptance per position, all windows of the largest N:",
             acceptance_table(measured),
+            "Step times by N and batch, and a linear fit of them:",
+            step_table(measured),
         ]
     )
 
