@@ -39,8 +39,10 @@ class Fit(NamedTuple):
 
 
 def timed_steps(windows: Iterable[Window], method: str) -> list[Timed]:
-    """All windows of a method pooled by N and requests, weighted by their steps; N = 0 only for
-    the baseline, as the in-engine reference still drafts something."""
+    """All windows of a method pooled by N and requests, weighted by their steps.
+
+    N = 0 only for the baseline: the in-engine reference of a method still drafts something.
+    """
     groups: dict[tuple[int, int], list[BatchSteps]] = defaultdict(list)
     for window in windows:
         n = window.num_speculative_tokens
