@@ -57,8 +57,9 @@ def step_figure(measured: Measured) -> str:
 
 def _panel(title: str, found: Sequence[Timed], fit: Fit) -> Panel:
     series = []
-    for colour, requests in enumerate(sorted({t.requests for t in found})):
+    for requests in sorted({t.requests for t in found}):
         own = [i for i, t in enumerate(found) if t.requests == requests]
+        colour = requests - 1  # the same in every panel
         dots = [(found[i].n, 1e3 * fit.measured[i]) for i in own]
         line = [(found[i].n, 1e3 * fit.fitted[i]) for i in own]
         series += [Series(f"batch {requests}", dots, colour), Series("", line, colour, line=True)]
