@@ -59,7 +59,7 @@ def plan():
         workload=Workload(name="words", prompts=prompts, sampling=Sampling(max_tokens=MAX_TOKENS)),
         spaces=(MethodSpace(method="draft_model", lengths=LENGTHS, config=config),),
         concurrencies=LOADS,
-        settings=Settings(search_blocks=2, prompts_per_block=4),
+        settings=Settings(search_blocks=1, prompts_per_block=4),
     )
 
 
