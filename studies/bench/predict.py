@@ -4,8 +4,9 @@ First measures windows of every target (tiny trained models with drafters of dif
 a real small model with n-grams), then fits the cost model on a few N and loads and predicts the
 others. `--windows DIR` alone evaluates what was measured earlier; no engine is needed for that.
 
-usage: python studies/bench/predict.py --windows DIR [--measure NAME,...] [--fit-lengths 1,3,6]
-       [--fit-loads 1,8] [--baseline-everywhere] [--plots DIR] [--markdown FILE]
+usage: python studies/bench/predict.py --windows DIR [--measure NAME,...] [--blocks 2]
+       [--fit-lengths 1,3,6] [--fit-loads 1,8] [--baseline-everywhere] [--details]
+       [--plots DIR] [--markdown FILE] [-- VLLM_ARGS...]
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def main() -> None:
     for name in chosen.measure:
         from targets import measure_target
 
-        measure_target(name, chosen.windows / f"{name}.jsonl", chosen.model, chosen.vllm_args)
+        path = chosen.windows / f"{name}.jsonl"
+        measure_target(name, path, chosen.model, chosen.vllm_args, chosen.blocks)
     measured = {path.stem: load_windows(path) for path in sorted(chosen.windows.glob("*.jsonl"))}
     split = Split(chosen.fit_lengths, chosen.fit_loads, chosen.baseline_everywhere)
     outcomes = outcomes_of(measured, split)
@@ -48,6 +50,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--windows", type=Path, default=Path(".demo/windows"))
     parser.add_argument("--measure", type=_names, default=(), help="targets to measure first")
+    parser.add_argument("--blocks", type=int, default=2, help="prompt blocks of each candidate")
     parser.add_argument("--model", default=".demo/SmolLM2-135M-Instruct", help="the real model")
     parser.add_argument("--fit-lengths", type=_numbers, default=(1, 3, 6))
     parser.add_argument("--fit-loads", type=_numbers, default=(1, 8))

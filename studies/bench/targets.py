@@ -15,7 +15,6 @@ from autotune.catalog import resolve_model
 from autotune.records import Message, Plan, Prompt, Sampling, Settings, Workload
 
 LOADS = (1, 2, 4, 8)
-SETTINGS = Settings(search_blocks=2)
 
 
 @dataclass(frozen=True)
@@ -31,8 +30,13 @@ class Case:
     engine_args: tuple[str, ...] = ()
 
 
-def measure_target(name: str, path: Path, model: str, vllm_args: Sequence[str]) -> None:
-    """Measure one of CASES and write its windows. Raises KeyError for an unknown name."""
+def measure_target(
+    name: str, path: Path, model: str, vllm_args: Sequence[str], blocks: int
+) -> None:
+    """Measure one of CASES and write its windows. Raises KeyError for an unknown name.
+
+    `blocks` of each candidate and load, and the first one again.
+    """
     case = CASES[name](model)
     resolved = resolve_model(case.model)
     spaces, _, _ = build_spaces(
@@ -44,7 +48,7 @@ def measure_target(name: str, path: Path, model: str, vllm_args: Sequence[str]) 
         workload=case.workload,
         spaces=spaces,
         concurrencies=LOADS,
-        settings=SETTINGS.model_copy(update={"prompts_per_block": case.prompts_per_block}),
+        settings=Settings(search_blocks=blocks, prompts_per_block=case.prompts_per_block),
     )
     save_windows(path, plan, measure(plan, real_engine(), say))
 
