@@ -271,6 +271,18 @@ class SpecCounters(Record):
         return tuple(count / self.num_drafts for count in self.accepted_per_pos)
 
 
+class BatchSteps(Record):
+    """The decode steps of one window that held the same number of requests; means over them."""
+
+    requests: int = Field(ge=1)
+    num_steps: int = Field(ge=1)
+    verified_tokens_per_step: float  # of all requests: each one's next token and its drafts
+    context_tokens_per_request: float | None  # in the KV cache before the step
+    draft_seconds_per_step: float | None  # None where nothing is drafted, or it was not timed
+    verify_seconds_per_step: float
+    step_seconds: float  # start to start, gaps included
+
+
 class StepTimes(Record):
     """Decode steps of one window as the engine's worker saw them."""
 
@@ -279,8 +291,10 @@ class StepTimes(Record):
     verify_seconds_per_step: float
     step_seconds: float  # start to start, gaps included
     coverage: float  # (draft + verify) / step
-    tokens_per_step: float
+    tokens_per_step: float  # committed
     requests_per_step: float
+    verified_tokens_per_step: float | None = None
+    by_batch: tuple[BatchSteps, ...] = ()  # ascending; the same steps, apart by requests
 
 
 class RequestResult(Record):

@@ -284,7 +284,7 @@ class StillRunning:
 
 
 def rows(*drafts: float) -> list[list[float]]:
-    columns = {"step": 0.9, "requests": 1, "tokens": 3, "drafted": 2, "decode": 1.0}
+    columns = {"step": 0.9, "requests": 1, "tokens": 3, "drafted": 2, "decode": 1.0, "context": 9}
     return [
         [(columns | {"start": float(i), "draft": draft})[name] for name in COLUMNS]
         for i, draft in enumerate(drafts)

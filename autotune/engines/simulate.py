@@ -27,6 +27,7 @@ from autotune.errors import (
 from autotune.records import (
     BASELINE,
     Arm,
+    BatchSteps,
     Block,
     BlockRole,
     Environment,
@@ -99,7 +100,7 @@ class SimulatedSession:
             acceptance_length=counters.acceptance_length if counters else None,
             per_position_acceptance_rates=counters.per_position_rates if counters else None,
             counters=counters,
-            steps=_steps(split, slowdown, tokens_per_step, requests, output_tokens),
+            steps=_steps(split, slowdown, tokens_per_step, requests, drafted, output_tokens),
             tpot=_quantiles((rounds >= 0).sum(axis=1) * step_seconds / decoded),
         )
 
@@ -253,16 +254,30 @@ def _steps(
     slowdown: float,
     tokens: float,
     requests: int,
+    drafted: int,
     output_tokens: int,
 ) -> StepTimes:
-    return StepTimes(
+    """All steps alike: the simulator has no tail in which requests run out."""
+    verified = requests * (1 + drafted)
+    batch = BatchSteps(
+        requests=requests,
         num_steps=max(1, round(output_tokens / tokens)),
+        verified_tokens_per_step=verified,
+        context_tokens_per_request=None,
         draft_seconds_per_step=split.draft_seconds * slowdown or None,
         verify_seconds_per_step=split.verify_seconds * slowdown,
         step_seconds=split.seconds * slowdown,
+    )
+    return StepTimes(
+        num_steps=batch.num_steps,
+        draft_seconds_per_step=batch.draft_seconds_per_step,
+        verify_seconds_per_step=batch.verify_seconds_per_step,
+        step_seconds=batch.step_seconds,
         coverage=(split.draft_seconds + split.verify_seconds) / split.seconds,
         tokens_per_step=tokens,
         requests_per_step=float(requests),
+        verified_tokens_per_step=verified,
+        by_batch=(batch,),
     )
 
 
