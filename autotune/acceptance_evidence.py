@@ -14,7 +14,6 @@ from autotune.clusters import Estimate, Totals, clustered, independent
 from autotune.records import RequestDrafts, Window
 
 DISAGREE = "request_drafts_disagree"  # flag of a window whose requests its counters contradict
-COUNTED = ("num_drafts", "num_accepted_tokens")
 
 
 class Told(NamedTuple):
@@ -111,7 +110,7 @@ def conditional_rates(windows: Sequence[Window]) -> tuple[float, ...] | None:
     answers = told(windows) or []
     lengths = [t.drafts.drafted_per_pos for t in answers]
     known = [each for each in lengths if each is not None]
-    if not known or len(known) < len(lengths):
+    if not any(known) or len(known) < len(lengths):
         return None
     return tuple(
         sum(_at(t.drafts.accepted_per_pos, i) for t in answers)
@@ -137,10 +136,10 @@ def _length(windows: Sequence[Window], confidence: float, most: int) -> Estimate
     counters = [w.counters for w in windows if w.counters is not None]
     by_position = [sum(_at(c.accepted_per_pos, i) for c in counters) for i in range(most)]
     squares = sum((2 * i + 1) * count for i, count in enumerate(by_position))  # j^2 = 1 + 3 + ...
-    drafts, accepted = (sum(getattr(c, name) for c in counters) for name in COUNTED)
+    accepted = sum(c.num_accepted_tokens for c in counters)
     if sum(by_position) != accepted:
         return None  # positions are missing among the counters
-    return independent(accepted, squares, drafts, confidence, most)
+    return independent(accepted, squares, sum(c.num_drafts for c in counters), confidence, most)
 
 
 def _plus_one(estimate: Estimate | None) -> Estimate | None:

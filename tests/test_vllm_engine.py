@@ -115,7 +115,8 @@ def test_our_arguments_come_last(make):
     ]  # fmt: skip
     assert argv[5:11] == ["--dtype", "float32", "--host", "127.0.0.1", "--port", "8123"]
     assert [word for word in argv[11:] if word.startswith("--")] == [
-        "--speculative-config", "--scheduler-cls", "--worker-extension-cls",
+        "--speculative-config", "--per-request-spec-decode-metrics", "--scheduler-cls",
+        "--worker-extension-cls",
     ]  # fmt: skip
 
 
