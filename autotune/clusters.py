@@ -1,10 +1,10 @@
 """Rates whose trials come in clusters: drafts of one answer are alike, so they are no coin tosses.
 
 A rate is a ratio of sums over clusters, sum(accepted) / sum(drafts). Its variance is that of the
-ratio estimator (linearised; W. G. Cochran, Sampling Techniques, 3rd ed. 1977, chapter 6), and the
-interval is E. B. Wilson's (JASA 22, 1927) with the number of independent trials that would have
-this variance and Student's t over clusters, as for proportions of cluster samples (E. L. Korn and
-B. I. Graubard, Survey Methodology 24, 1998). It stays inside the range and reaches the end of it.
+ratio estimator (linearised; W. G. Cochran, Sampling Techniques, 3rd ed. 1977, chapter 6). The
+interval is E. B. Wilson's (JASA 22, 1927) with Student's t over clusters and the number of
+independent trials that would have this variance (an effective sample size: E. L. Korn and
+B. I. Graubard, Survey Methodology 24, 1998). It stays inside the range and reaches its ends.
 """
 
 from __future__ import annotations
