@@ -109,6 +109,30 @@ def test_a_summary_does_not_tell_the_lengths(steps):
     assert drafts.drafted_per_pos is None
 
 
+@pytest.mark.vllm
+def test_vllms_own_code_says_it_so():
+    """Steps given to vLLM's accumulators: what its answer says against what its counters say."""
+    protocol = pytest.importorskip("vllm.entrypoints.generate.base.protocol")
+    from vllm.v1.metrics.stats import RequestSpecDecodeMetrics
+    from vllm.v1.spec_decode.metrics import SpecDecodingStats
+
+    rng = np.random.default_rng(2)
+    for length in (0, 1, 40):
+        answer, counters = RequestSpecDecodeMetrics.new(5), SpecDecodingStats.new(5)
+        for drafted in rng.integers(1, 6, length).tolist():
+            accepted = int(rng.integers(0, drafted + 1))
+            answer.observe(drafted, accepted, detailed=True)
+            counters.observe_draft(drafted, accepted)
+        metrics = protocol.PerRequestMetrics()
+        metrics.speculative_decoding = protocol.SpeculativeDecodingMetrics(**answer.to_dict())
+        sent = json.loads(metrics.model_dump_json(exclude_none=True))
+        drafts = request_drafts(sent)
+        assert drafts.num_drafts == counters.num_drafts == length
+        assert drafts.num_draft_tokens == counters.num_draft_tokens
+        assert padded(drafts.accepted_per_pos)[:5] == counters.num_accepted_tokens_per_pos
+        assert padded(drafts.drafted_per_pos)[:5] == counters.num_draft_tokens_per_pos
+
+
 def changed(**fields):
     return {"speculative_decoding": {**REAL["speculative_decoding"], **fields}}
 
