@@ -158,7 +158,10 @@ def _narrowed(request: Request, spaces: tuple[MethodSpace, ...]) -> tuple[Method
     for space in spaces:
         allowed = tuple(n for n in space.lengths if lengths is None or n in lengths)
         if space.method in names and allowed:
-            kept.append(space.model_copy(update={"lengths": allowed}))
+            larger = (n for n in space.lengths if n > allowed[-1])
+            kept.append(
+                space.model_copy(update={"lengths": allowed, "next_length": next(larger, None)})
+            )
     return tuple(kept)
 
 

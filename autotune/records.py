@@ -105,6 +105,7 @@ class MethodSpace(Record):
     lengths: tuple[int, ...] = Field(min_length=1)  # allowed num_speculative_tokens, ascending
     parallel: bool = False  # all tokens drafted in one pass (DFlash, DSpark, PARD)
     live_n: bool = True  # N can be switched on a running engine
+    next_length: int | None = None  # the next larger N that could be tried; None: none is known
     # speculative_config without num_speculative_tokens; empty for replay and simulation
     config: dict[str, Any] = Field(default_factory=dict)
     prior: Prior = Prior()
@@ -196,6 +197,8 @@ class Plan(Record):
         for space in content["spaces"]:
             space.pop("prior")  # it guides the search and changes no figure
         content["settings"].pop("budget_seconds")
+        for space in content["spaces"]:
+            space.pop("next_length")  # what could be tried beside them changes nothing
         return digest({**content, "workload": self.workload.sha256})
 
 
@@ -297,6 +300,19 @@ class StepTimes(Record):
     by_batch: tuple[BatchSteps, ...] = ()  # ascending; the same steps, apart by requests
 
 
+class RequestDrafts(Record):
+    """What became of one request's drafts. Index i: draft position i + 1, as far as any reached."""
+
+    num_drafts: int = Field(ge=0)
+    num_draft_tokens: int = Field(ge=0)
+    accepted_per_pos: tuple[int, ...] = ()  # drafts of which at least i + 1 tokens were accepted
+    drafted_per_pos: tuple[int, ...] | None = None  # drafts of at least i + 1 tokens
+
+    @property
+    def num_accepted_tokens(self) -> int:
+        return sum(self.accepted_per_pos)
+
+
 class RequestResult(Record):
     """One request as the client saw it. Latencies are None when the request failed."""
 
@@ -308,6 +324,7 @@ class RequestResult(Record):
     finish_reason: str | None = None
     text: str | None = None
     error: str | None = None
+    drafts: RequestDrafts | None = None  # None: the engine does not say
 
 
 class Window(Record):
@@ -396,7 +413,7 @@ class Stopped(Record):
 
 
 class Interval(Record):
-    """A ratio with its confidence interval."""
+    """A ratio, rate or mean with its confidence interval."""
 
     value: float
     low: float
@@ -422,11 +439,16 @@ class CandidateResult(Record):
     baseline_output_tokens_per_second: float | None = None  # on the same prompts
     speedup: Interval | None = None
     acceptance_length: float | None = None
+    acceptance_length_interval: Interval | None = None
     per_position_acceptance_rates: tuple[float, ...] | None = None
+    per_position_acceptance_intervals: tuple[Interval, ...] | None = None
+    # of the drafts that reached the position, as far as any did; None: their lengths are not known
+    conditional_acceptance_rates: tuple[float, ...] | None = None
     draft_seconds_per_step: float | None = None
     verify_seconds_per_step: float | None = None
     tpot_p50_seconds: float | None = None
     ttft_p50_seconds: float | None = None
+    flags: tuple[str, ...] = ()  # what to know about the acceptance figures: acceptance_flags.py
     error: str | None = None
     reason: str | None = None
 

@@ -33,6 +33,8 @@ from autotune.records import (
     Environment,
     MethodSpace,
     Quantiles,
+    RequestDrafts,
+    RequestResult,
     SpecCounters,
     StepTimes,
     Target,
@@ -102,6 +104,7 @@ class SimulatedSession:
             counters=counters,
             steps=_steps(split, slowdown, tokens_per_step, requests, drafted, output_tokens),
             tpot=_quantiles((rounds >= 0).sum(axis=1) * step_seconds / decoded),
+            requests=_requests(block, rounds, None if counters is None else drafted, decoded + 1),
         )
 
     def close(self) -> None:
@@ -246,6 +249,34 @@ def _counters(rounds: NDArray[np.int64], n: int) -> SpecCounters:
         num_draft_tokens=drafts * n,
         num_accepted_tokens=sum(accepted),
         accepted_per_pos=accepted,
+    )
+
+
+def _requests(
+    block: Block, rounds: NDArray[np.int64], n: int | None, tokens: int
+) -> tuple[RequestResult, ...]:
+    """One result a row of `rounds`; `n` None: no speculation.
+
+    Each is drawn for itself, so each counts as a prompt of its own, whatever the block's are.
+    """
+    return tuple(
+        RequestResult(
+            prompt_id=f"{block.key}/{i}",
+            completion_tokens=tokens,
+            finish_reason="length",
+            drafts=None if n is None else _request_drafts(row, n),
+        )
+        for i, row in enumerate(rounds)
+    )
+
+
+def _request_drafts(row: NDArray[np.int64], n: int) -> RequestDrafts:
+    drafts = int((row >= 0).sum()) if n else 0
+    return RequestDrafts(
+        num_drafts=drafts,
+        num_draft_tokens=drafts * n,
+        accepted_per_pos=tuple(int((row >= i).sum()) for i in range(1, n + 1)),
+        drafted_per_pos=(drafts,) * n,
     )
 
 
