@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
+SamplerName = Literal["spectune", "tpe", "gp", "random", "grid"]
+
 BASELINE = "none"  # the name of "no speculation" wherever a method name is expected
 
 
@@ -148,6 +150,8 @@ class Settings(Record):
     budget_seconds: float | None = Field(default=None, gt=0.0)
     live_n: bool = True
     seed: int = 0
+    sampler: SamplerName = "spectune"  # who chooses the next candidate; the others, to compare
+    max_candidates: int | None = Field(default=None, ge=1)  # candidates to try at most; None: all
 
 
 class Plan(Record):
@@ -171,10 +175,11 @@ class Plan(Record):
 
     @property
     def sha256(self) -> str:
-        """Identity of a study. The budget is left out: a resumed run may get more time."""
+        """Identity of a study, limits left out: a resumed run may get more time and candidates."""
         # reasons for skipping may depend on the network; the spaces hold what matters
         content = self.model_dump(mode="json", exclude={"workload", "warnings", "skipped"})
         content["settings"].pop("budget_seconds")
+        content["settings"].pop("max_candidates")
         return digest({**content, "workload": self.workload.sha256})
 
 

@@ -129,9 +129,7 @@ class TrialKnowledge:
                 knowledge.fail(method, length, f"{NOT_TRIED}: other N of {method} failed")
 
 
-def _window(
-    method: str, n: int, load: Load, repeat: int, value: float, **evidence: Any
-) -> Window:
+def _window(method: str, n: int, load: Load, repeat: int, value: float, **evidence: Any) -> Window:
     at = "any" if load is None else load
     return Window(
         method=method,
