@@ -209,6 +209,8 @@ def as_spaces(spaces: Spaces) -> tuple[MethodSpace, ...]:
     """MethodSpace records, made from lengths by method where that is what was given."""
     from autotune.methods import all_methods
 
+    if not spaces:
+        raise SamplerError("no method was given", hint='SpectuneSampler({"mtp": range(1, 9)})')
     if not isinstance(spaces, Mapping):
         return tuple(spaces)
     parallel = {method.name for method in all_methods() if method.parallel}
