@@ -115,7 +115,7 @@ class SpectuneSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
             return self._independent.sample_independent(
                 study, trial, param_name, param_distribution
             )
-        if study.direction != optuna.study.StudyDirection.MAXIMIZE:
+        if not _maximises(study):
             raise SamplerError(
                 "SpectuneSampler maximises the speed-up, and this study minimises",
                 hint='optuna.create_study(direction="maximize", ...)',
@@ -187,22 +187,20 @@ class SpectuneSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
     def after_trial(self, study: Any, trial: Any, state: TrialState, values: Any) -> None:
         """Learn from the trial; end `study.optimize` where nothing is left that could win."""
         self._independent.after_trial(study, trial, state, values)
-        if self._given is not None or candidate_of(trial.params, self._spaces) is None:
+        ours = candidate_of(trial.params, self._spaces) is not None and _maximises(study)
+        if self._given is not None or not ours:
             return
         with self._lock:
             value = values[0] if state == TrialState.COMPLETE else None
             self._of(study).take_in(trial, value)
-            if self._is_over(study, trial):
+            search = self._search(study, trial)
+            if search.propose() is None and self._leader(search, study) is None:
                 _stop(study)
 
     def is_exhausted(self, study: optuna.Study) -> bool:
-        """Whether no unmeasured candidate could still win by more than the tie margin."""
+        """Whether no candidate that is neither measured nor being measured could still win."""
         with self._lock:
-            return self._is_over(study, None)
-
-    def _is_over(self, study: Any, trial: Any) -> bool:
-        search = self._search(study, trial)
-        return search.propose() is None and self._leader(search, study) is None
+            return self._search(study).propose() is None
 
 
 def as_spaces(spaces: Spaces) -> tuple[MethodSpace, ...]:
@@ -248,6 +246,10 @@ def _refuse_several_objectives(study: Any) -> None:
             "SpectuneSampler serves one objective, the speed-up",
             hint="tell other figures as user attributes of the trial",
         )
+
+
+def _maximises(study: Any) -> bool:
+    return bool(study.directions == [optuna.study.StudyDirection.MAXIMIZE])
 
 
 def _offered(value: str | int, name: str, distribution: Any) -> str | int:

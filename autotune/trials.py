@@ -10,6 +10,7 @@ say more about itself in user attributes:
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,8 @@ from autotune.search import candidate_of, is_hopeless
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
+logger = logging.getLogger(__name__)
+
 VALUES_BY_LOAD = "values_by_load"
 EVIDENCE = ("per_position_acceptance_rates", "acceptance_length")
 
@@ -50,6 +53,7 @@ class TrialKnowledge:
         self.spaces = spaces
         self.loads = tuple(baseline)
         self.knowledge = Knowledge(stand_in_plan(spaces, self.loads, tie_margin))
+        self.one_value_will_do = len(set(baseline.values())) == 1
         self.has_others = False  # trials have parameters besides method and N
         self.last_method: str | None = None  # of the trial that finished last
         self._taken_in: set[int] = set()  # trial numbers
@@ -58,11 +62,17 @@ class TrialKnowledge:
             self.knowledge.add(_window(BASELINE, 0, load, 0, value))
 
     def update(self, trials: Sequence[FrozenTrial]) -> None:
-        """Take in the finished ones among a study's trials."""
+        """Take in the finished ones among a study's trials.
+
+        What cannot be read is left out, with a warning: a finished trial cannot be mended.
+        """
         for trial in trials:
             if trial.state.is_finished() and trial.number not in self._taken_in:
                 value = trial.value if trial.state.name == "COMPLETE" else None
-                self.take_in(trial, value)
+                try:
+                    self.take_in(trial, value)
+                except SamplerError as error:
+                    logger.warning("left out: %s", error.message)
 
     def take_in(self, trial: FrozenTrial, value: float | None) -> None:
         """One trial and its value; None: it failed. Raises SamplerError for a bad attribute."""
@@ -86,7 +96,7 @@ class TrialKnowledge:
         if value is None or not 0 < value < math.inf:
             return None
         told = trial.user_attrs.get(VALUES_BY_LOAD)
-        if told is None:
+        if told is None and self.one_value_will_do:
             return dict.fromkeys(self.loads, value)
         try:
             return {load: float(told[str(load)]) for load in self.loads}
@@ -94,7 +104,8 @@ class TrialKnowledge:
             loads = ", ".join(map(str, self.loads))
             raise SamplerError(
                 f"trial {trial.number}: {VALUES_BY_LOAD} is {told!r}",
-                hint=f"a positive number for each of the loads {loads}, or no such attribute",
+                hint=f"a positive number for each of the loads {loads}"
+                + (", or no such attribute" if self.one_value_will_do else ""),
             ) from error
 
     def _measured(self, key: Key, by_load: Mapping[Load, float], trial: FrozenTrial) -> None:

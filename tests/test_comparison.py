@@ -11,6 +11,7 @@ from tuner_samples import PUBLISHED, Scripted, Stage, Watched, plan_of, replay, 
 
 from autotune import comparison
 from autotune.cli.run import command
+from autotune.dryrun import preview
 from autotune.errors import ConfigurationError, EngineDiedError, UnusableMeasurementError
 from autotune.plan import Request, make_plan
 from autotune.records import BlockRole, SamplerName, Status
@@ -287,6 +288,15 @@ def test_gp_without_torch_is_refused_before_anything_runs(monkeypatch):
     assert caught.value.exit_code == 2
     assert "pip install torch" in caught.value.hint
     make_plan(Request(sampler="tpe"), simulate("edge"))
+
+
+def test_a_dry_run_counts_the_starts(stage):
+    """Three methods, 14 candidates: one start a method, or up to one a trial."""
+    expected = {"spectune": METHODS + 2, "grid": METHODS + 2, "tpe": CANDIDATES + 2}
+    engine = replay(PANEL)
+    for sampler, starts in expected.items():
+        plan = make_plan(Request(sampler=sampler), engine)
+        assert preview(plan, engine).engine_starts == starts
 
 
 def test_the_command_line_offers_every_sampler():

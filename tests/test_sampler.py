@@ -464,6 +464,7 @@ def test_other_parameters_are_tuned_for_the_leading_candidate():
     assert abs(study.best_params["gpu_memory_utilization"] - 0.7) < 0.1  # 0.99 of the optimum
     last = [trial.params.get(N_OF_MTP) for trial in study.trials[-20:]]
     assert last.count(2) == 20
+    assert study.sampler.is_exhausted(study)  # of method and N
 
 
 def test_a_seed_makes_it_repeatable():
@@ -585,6 +586,32 @@ def test_bad_evidence_names_the_trial(attributes, message):
     with pytest.raises(SamplerError, match="trial 0") as caught:
         study.optimize(objective_of({("mtp", n): 1.5 for n in (1, 2)}, spaces, tell), n_trials=2)
     assert message in caught.value.hint
+
+
+def test_bad_evidence_of_the_past_is_left_out(caplog):
+    """Nobody can mend a finished trial: a study must not end with it."""
+    spaces = {"mtp": (1, 2)}
+    study = study_of(SpectuneSampler(spaces, concurrencies=(8, 32)))
+    kept = study_trial("mtp", 2, 1.5, spaces)
+    kept.set_user_attr("values_by_load", {"8": 1.5})
+    study.add_trial(kept)
+    study.optimize(objective_of({("mtp", 1): 1.2, ("mtp", 2): 1.4}, spaces))
+    assert sorted(candidates(study, spaces)) == [("mtp", 1), ("mtp", 2), ("mtp", 2)]
+    assert "left out: trial 0: values_by_load is {'8': 1.5}" in caplog.text
+
+
+def test_throughputs_at_several_loads_are_told_by_load():
+    spaces = {"mtp": (1, 2)}
+    sampler = SpectuneSampler(spaces, concurrencies=(8, 32), baseline={8: 100.0, 32: 300.0})
+    with pytest.raises(SamplerError, match="trial 0: values_by_load is None"):
+        study_of(sampler).optimize(objective_of({("mtp", n): 500.0 for n in (1, 2)}, spaces))
+
+
+def test_a_minimising_study_of_fixed_trials_is_not_learned_from():
+    study = study_of(SpectuneSampler({"mtp": (1, 2)}), direction="minimize")
+    study.enqueue_trial({"method": "mtp", N_OF_MTP: 1})
+    study.optimize(objective_of({("mtp", 1): 1.0}, {"mtp": (1, 2)}), n_trials=1)
+    assert study.best_value == 1.0
 
 
 @pytest.mark.parametrize("baseline", [0.0, -1.0, math.nan, {8: 100.0}])
