@@ -138,29 +138,46 @@ class SpectuneSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
             if known is not None and asked in (None, known[0]):
                 return known[0], known[1]
             search = self._search(study, trial)
-            key = search.propose() or self._leader(search, study)
-            if asked is not None and len(self._spaces) > 1 and (key is None or key[0] != asked):
-                key = best_length(search, asked)
+            key = self._choice(study, search, asked)
+            while found := self._claims(study, trial) - search.taken:  # while this one was deciding
+                search.taken |= found
+                key = self._choice(study, search, asked)
             if key is None:
                 _stop(study)
                 raise optuna.TrialPruned(NOTHING_LEFT)
             study._storage.set_trial_system_attr(trial._trial_id, PROPOSAL, list(key))
             return key
 
+    def _choice(self, study: Any, search: Search, asked: str | None) -> Key | None:
+        key = search.propose() or self._leader(search, study)
+        if asked is not None and len(self._spaces) > 1 and (key is None or key[0] != asked):
+            return best_length(search, asked)
+        return key
+
     def _search(self, study: Any, trial: Any = None) -> Search:
         """The search, with all that is known; what others are measuring is taken."""
-        trials = study.get_trials(deepcopy=False)
-        search = self._given or self._from_trials(study, trials)
-        running = [t for t in trials if t.state == TrialState.RUNNING]
-        others = [t for t in running if trial is None or t.number != trial.number]
-        claimed = [t.system_attrs.get(PROPOSAL) or candidate_of(t.params, self._spaces)
-                   for t in others]  # fmt: skip
-        search.taken = frozenset((key[0], key[1]) for key in claimed if key is not None)
+        search = self._given or self._from_trials(study)
+        search.taken = self._claims(study, trial)
         return search
 
-    def _from_trials(self, study: Any, trials: Sequence[Any]) -> Search:
+    def _claims(self, study: Any, trial: Any) -> frozenset[Key]:
+        """The candidates of all other trials that run, or whose end is not learned of yet."""
+        others = [t for t in study.get_trials(deepcopy=False) if not self._is_known(study, t)]
+        claimed = [
+            t.system_attrs.get(PROPOSAL) or candidate_of(t.params, self._spaces)
+            for t in others
+            if trial is None or t.number != trial.number
+        ]
+        return frozenset((key[0], key[1]) for key in claimed if key is not None)
+
+    def _is_known(self, study: Any, trial: Any) -> bool:
+        if self._given is not None:  # it learns elsewhere, and of everything that ends
+            return bool(trial.state.is_finished())
+        return bool(trial.state.is_finished() and self._of(study).knows(trial.number))
+
+    def _from_trials(self, study: Any) -> Search:
         learned = self._of(study)
-        learned.update(trials)
+        learned.update(study.get_trials(deepcopy=False))
         everything = sum(len(space.lengths) for space in self._spaces)
         search = Search(learned.knowledge, self._prices, starts_left=everything)
         # with starts that cost nothing no method is cheaper than another

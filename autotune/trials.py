@@ -61,6 +61,10 @@ class TrialKnowledge:
         for load, value in baseline.items():
             self.knowledge.add(_window(BASELINE, 0, load, 0, value))
 
+    def knows(self, number: int) -> bool:
+        """Whether the trial of this number has been taken in."""
+        return number in self._taken_in
+
     def update(self, trials: Sequence[FrozenTrial]) -> None:
         """Take in the finished ones among a study's trials.
 

@@ -393,6 +393,30 @@ def test_a_claim_is_seen_before_both_parameters_are(tmp_path):
     assert tuple(claimed) != key
 
 
+@pytest.mark.parametrize("ends", [False, True])
+def test_what_another_takes_while_this_one_decides(monkeypatch, ends):
+    """Another process asks, and may even be done, between our decision and our claim."""
+    spaces = {"mtp": (1, 2, 3)}
+    study = study_of(SpectuneSampler(spaces))
+    other = optuna.load_study(
+        study_name=study.study_name, storage=study._storage, sampler=SpectuneSampler(spaces)
+    )
+    propose, taken = Search.propose, []
+
+    def interrupted(search):
+        key = propose(search)
+        if not taken:
+            taken.append(key)
+            trial = other.ask()
+            assert suggest(trial, as_spaces(spaces)) == key
+            if ends:
+                other.tell(trial, 1.5)
+        return key
+
+    monkeypatch.setattr(Search, "propose", interrupted)
+    assert suggest(study.ask(), as_spaces(spaces)) != taken[0]
+
+
 # ------------------------------------------------------------------------------------- the end
 
 
