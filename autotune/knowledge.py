@@ -40,6 +40,7 @@ class Knowledge:
         # by candidate and load, then by block: a window that is added again changes nothing
         self._windows: dict[tuple[str, int, Load], dict[str, Window]] = defaultdict(dict)
         self._cache: dict[tuple[Any, ...], Any] = {}  # holds until the next window comes
+        self._kept: dict[tuple[Any, ...], Any] = {}  # holds while these windows stay the same
 
     def add(self, window: Window) -> None:
         """Take in one SEARCH or REFERENCE window; others are not for the search."""
@@ -47,7 +48,22 @@ class Knowledge:
         if role in SEARCH_ROLES:
             key = (window.method, window.num_speculative_tokens, window.concurrency)
             self._windows[key][window.block] = window
+            self._forget(*key)
             self._cache.clear()
+
+    def _forget(self, method: str, n: int, load: Load) -> None:
+        """Of this candidate at this load; everything else at the load is compared with N = 0."""
+        everything = method == BASELINE
+        stale = [k for k in self._kept if k[3] == load and (everything or k[1:3] == (method, n))]
+        for key in stale:
+            del self._kept[key]
+
+    def _keep(self, compute: Callable[..., Any], method: str, n: int, load: Load) -> Any:
+        """`compute(method, n, load)`, which reads only these windows and the baseline's there."""
+        key = (compute.__name__, method, n, load)
+        if key not in self._kept:
+            self._kept[key] = compute(method, n, load)
+        return self._kept[key]
 
     def fail(self, method: str, n: int | None, error: str) -> None:
         """Take a candidate out (N None: the method); `error` begins with NOT_TRIED if unseen."""
@@ -82,6 +98,10 @@ class Knowledge:
 
         A reference window repeats search block 0 and is paired with it.
         """
+        ratios: list[float] = self._keep(self._log_ratios, method, n, load)
+        return ratios
+
+    def _log_ratios(self, method: str, n: int, load: Load) -> list[float]:
         base: dict[str, list[float]] = defaultdict(list)
         for window in self.windows(BASELINE, 0, load):
             base[_prompts(window)].append(math.log(window.output_tokens_per_second))
@@ -106,17 +126,16 @@ class Knowledge:
         return self._cache[key]
 
     def _noise(self) -> float:
-        groups: dict[tuple[str, int, Load, str], list[float]] = defaultdict(list)
-        for (method, n, load), windows in self._windows.items():
-            for window in windows.values():
-                logged = math.log(window.output_tokens_per_second)
-                groups[method, n, load, _prompts(window)].append(logged)
-        paired = [
-            self.log_ratios(method, n, load)
-            for method, n, load in self._windows
-            if method != BASELINE
-        ]
-        return stats.pooled_noise([*groups.values(), *paired])
+        groups = [g for key in self._windows for g in self._keep(self._repeats, *key)]
+        paired = [self.log_ratios(*key) for key in self._windows if key[0] != BASELINE]
+        return stats.pooled_noise([*groups, *paired])
+
+    def _repeats(self, method: str, n: int, load: Load) -> list[list[float]]:
+        """ln(throughput) of windows that used the same prompts, where there are several."""
+        groups: dict[str, list[float]] = defaultdict(list)
+        for window in self.windows(method, n, load):
+            groups[_prompts(window)].append(math.log(window.output_tokens_per_second))
+        return [group for group in groups.values() if len(group) > 1]
 
     def measurement(self, method: str, n: int, load: Load) -> Measurement | None:
         """Pooled figures of one candidate at one load; None when it was not measured."""

@@ -8,6 +8,7 @@ from typing import Literal
 
 from autotune.candidates import build_spaces, parse_drafters, parse_lengths, parse_methods
 from autotune.catalog import resolve_model
+from autotune.comparison import require_sampler
 from autotune.engines import Engine, Offer
 from autotune.environment import probe_engine, probe_environment
 from autotune.errors import ConfigurationError
@@ -19,6 +20,7 @@ from autotune.records import (
     Prior,
     Prompt,
     Record,
+    SamplerName,
     Settings,
     Skipped,
     Target,
@@ -60,6 +62,8 @@ class Request(Record):
     budget: str | None = None
     effort: Effort = "default"
     live_n: bool = True
+    sampler: SamplerName = "spectune"
+    max_candidates: int | None = None
     vllm_python: str | None = None
     catalog: str | None = None
 
@@ -198,6 +202,8 @@ def make_settings(request: Request, *, repeats: bool, outputs: bool) -> Settings
         budget_seconds=parse_duration(request.budget, "--budget") if request.budget else None,
         live_n=request.live_n,
         seed=request.seed,
+        sampler=require_sampler(request.sampler),
+        max_candidates=request.max_candidates,
     )
 
 

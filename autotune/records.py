@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
+SamplerName = Literal["spectune", "tpe", "gp", "random", "grid"]
+
 BASELINE = "none"  # the name of "no speculation" wherever a method name is expected
 
 
@@ -168,6 +170,8 @@ class Settings(Record):
     budget_seconds: float | None = Field(default=None, gt=0.0)
     live_n: bool = True
     seed: int = 0
+    sampler: SamplerName = "spectune"  # who chooses the next candidate; the others, to compare
+    max_candidates: int | None = Field(default=None, ge=1)  # candidates to try at most; None: all
 
 
 class Plan(Record):
@@ -191,14 +195,14 @@ class Plan(Record):
 
     @property
     def sha256(self) -> str:
-        """Identity of a study. The budget is left out: a resumed run may get more time."""
+        """Identity of a study, limits left out: a resumed run may get more time and candidates."""
         # reasons for skipping may depend on the network; the spaces hold what matters
         content = self.model_dump(mode="json", exclude={"workload", "warnings", "skipped"})
         for space in content["spaces"]:
             space.pop("prior")  # it guides the search and changes no figure
-        content["settings"].pop("budget_seconds")
-        for space in content["spaces"]:
             space.pop("next_length")  # what could be tried beside them changes nothing
+        content["settings"].pop("budget_seconds")
+        content["settings"].pop("max_candidates")
         return digest({**content, "workload": self.workload.sha256})
 
 
