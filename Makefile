@@ -9,7 +9,7 @@ CPU_ENV := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 VLLM_CPU_KVCACHE_SPACE=1
 CPU_FLAGS := --dtype float32 --enforce-eager --max-model-len 2048 --max-num-seqs 8
 
 .PHONY: help demo test test-fast lint docs install install-vllm clean \
-  bench-grid bench-live-n bench-timing bench-replay bench-search bench-decision
+  bench-grid bench-live-n bench-timing bench-predict bench-replay bench-search bench-decision
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -47,6 +47,10 @@ bench-live-n: install-vllm $(MODEL)/model.safetensors ## live N against fresh st
 
 bench-timing: install-vllm $(MODEL)/model.safetensors ## what step timing costs, paired
 	$(CPU_ENV) $(BIN)/python studies/bench/step_timing.py $(MODEL) -- $(CPU_FLAGS)
+
+bench-predict: install-vllm $(MODEL)/model.safetensors ## predicted against measured speed-ups, plots
+	$(CPU_ENV) $(BIN)/python studies/bench/predict.py --windows .demo/windows \
+	  --measure trained,mimo,real --model $(MODEL) --plots docs/plots -- $(CPU_FLAGS)
 
 bench-replay: install ## chosen method, N and regret on the published sweeps
 	$(BIN)/python studies/bench/replay.py studies/published

@@ -22,6 +22,23 @@ def choose(knowledge: Knowledge) -> Key | None:
     )
 
 
+def may_be_best(knowledge: Knowledge, method: str, n: int) -> bool:
+    """Whether a candidate just measured can still turn out the choice, overall or at a load."""
+    rivals = measured(knowledge)
+    return any(
+        _is_close(knowledge, (method, n), rivals, loads)
+        for loads in (knowledge.loads, *((load,) for load in knowledge.loads))
+    )
+
+
+def _is_close(knowledge: Knowledge, ours: Key, rivals: list[Key], loads: tuple[Load, ...]) -> bool:
+    def score(key: Key) -> float:
+        return math.fsum(knowledge.predict(*key, load).log_speedup for load in loads) / len(loads)
+
+    best = max([0.0, *(score(key) for key in rivals)])
+    return score(ours) >= best - tie_margin(knowledge) - knowledge.noise
+
+
 def _smallest_of_best(knowledge: Knowledge, scored: dict[Key, float]) -> Key | None:
     best, margin = max(scored.values(), default=0.0), tie_margin(knowledge)
     if best <= margin:

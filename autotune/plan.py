@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Literal
 
 from autotune.candidates import build_spaces, parse_drafters, parse_lengths, parse_methods
@@ -11,10 +12,12 @@ from autotune.comparison import require_sampler
 from autotune.engines import Engine, Offer
 from autotune.environment import probe_engine, probe_environment
 from autotune.errors import ConfigurationError
+from autotune.priors import prior
 from autotune.records import (
     Message,
     MethodSpace,
     Plan,
+    Prior,
     Prompt,
     Record,
     SamplerName,
@@ -34,8 +37,8 @@ EFFORT = {
         "confirm_blocks": 4,
         "confirm_each_load": False,
     },  # fewer: Student's t is 12.7 with two
-    "default": {"search_blocks": 2, "confirm_blocks": 4},
-    "rigorous": {"search_blocks": 4, "confirm_blocks": 8},
+    "default": {"search_blocks": 4, "confirm_blocks": 4},
+    "rigorous": {"search_blocks": 8, "confirm_blocks": 8, "confirm_fresh": True},
 }
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
@@ -68,7 +71,14 @@ class Request(Record):
 def make_plan(request: Request, engine: Engine) -> Plan:
     """Raises ConfigurationError for everything that the user can mend."""
     offer = engine.offer()
-    return _closed_plan(request, engine, offer) if offer else _open_plan(request, engine)
+    plan = _closed_plan(request, engine, offer) if offer else _open_plan(request, engine)
+    return with_priors(plan)
+
+
+def with_priors(plan: Plan, known: Mapping[str, Prior] | None = None) -> Plan:
+    """The plan with what is assumed of each method; `known` replaces the packaged table."""
+    spaces = [s.model_copy(update={"prior": prior(s.method, known)}) for s in plan.spaces]
+    return plan.model_copy(update={"spaces": tuple(spaces)})
 
 
 def _open_plan(request: Request, engine: Engine) -> Plan:
@@ -152,7 +162,10 @@ def _narrowed(request: Request, spaces: tuple[MethodSpace, ...]) -> tuple[Method
     for space in spaces:
         allowed = tuple(n for n in space.lengths if lengths is None or n in lengths)
         if space.method in names and allowed:
-            kept.append(space.model_copy(update={"lengths": allowed}))
+            larger = (n for n in space.lengths if n > allowed[-1])
+            kept.append(
+                space.model_copy(update={"lengths": allowed, "next_length": next(larger, None)})
+            )
     return tuple(kept)
 
 

@@ -69,14 +69,18 @@ class Search:
         return 0 if method == self.open_method else 1
 
     def promising(self) -> list[Key]:
-        """Unmeasured candidates that could still win and that nobody else is measuring."""
+        """Unmeasured candidates that could still win and that nobody else is measuring.
+
+        A method that was never measured is not dismissed on what is only assumed of it.
+        """
         best = self.incumbent()
+        tried = {m for m, n in self.knowledge.candidates() if self.knowledge.measured(m, n)}
         return [
             (method, n)
             for method, n in self.knowledge.candidates()
             if not self.knowledge.measured(method, n)
             and (method, n) not in self.taken
-            and self.could_win(method, n, best)
+            and (method not in tried or self.could_win(method, n, best))
             and self._is_next(method, n)
         ]
 
@@ -135,7 +139,7 @@ class Search:
         return centre + RACE_Z * math.sqrt(2) * sd > overall
 
     def _rivals_elsewhere(self, close: list[Key]) -> bool:
-        """A lone contender is raced only against a measured candidate of another method or N=0."""
+        """A lone contender is raced against what another method or N=0 has shown or may show."""
         if not close:
             return False
         centre, sd = self.knowledge.score(*close[0])
@@ -144,7 +148,8 @@ class Search:
             for key in self.knowledge.candidates()
             if key not in close and self.knowledge.measured(*key)
         ]
-        return any(abs(centre - other) < 2 * sd for other in [0.0, *others])
+        unseen = any(method != self.open_method for method, _ in self.promising())
+        return unseen or any(abs(centre - other) < 2 * sd for other in [0.0, *others])
 
 
 def expected_improvement(mean: float, sd: float, best: float) -> float:

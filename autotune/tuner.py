@@ -12,6 +12,7 @@ import math
 from typing import TYPE_CHECKING
 
 from autotune import stats
+from autotune.choice import may_be_best
 from autotune.comparison import (
     MAX_CANDIDATES,
     Comparison,
@@ -20,7 +21,7 @@ from autotune.comparison import (
     suggested,
     times_told,
 )
-from autotune.confirm import confirm
+from autotune.confirm import confirm, hold_out
 from autotune.engines import Engine, Progress
 from autotune.errors import (
     EngineDiedError,
@@ -180,10 +181,15 @@ def run_trial(lab: Lab, knowledge: Knowledge, trials: optuna.Study, trial: optun
 
 
 def probe(lab: Lab, knowledge: Knowledge, method: str, n: int) -> bool:
-    """Measure a candidate's first block at every load. False: it failed, and is recorded."""
+    """Measure a candidate at every load. False: it failed, and is recorded.
+
+    A live engine answers one block, more only in a race; a static start answers all its blocks.
+    """
     space = knowledge.spaces[method]
     try:
         measure_block(lab, knowledge, method, n, index=0)
+        if not lab.is_live(space):
+            finish_static(lab, knowledge, method, n)
     except EngineError as error:
         if lab.is_live(space) and isinstance(error, LiveSwitchError | EngineStartError):
             lab.fall_back_to_static(space, error)
@@ -221,6 +227,18 @@ def measure_block(lab: Lab, knowledge: Knowledge, method: str, n: int, index: in
     arm = lab.probe_arm(knowledge.spaces[method], n)
     for load in lab.plan.concurrencies:
         knowledge.add(lab.window(arm, n, BlockRole.SEARCH, index, load))
+
+
+def finish_static(lab: Lab, knowledge: Knowledge, method: str, n: int) -> None:
+    """The rest that a static start has to tell: coming back to it would cost another start.
+
+    Its held-out blocks are measured where it may be the finalist: it runs as the user will run it.
+    """
+    for index in range(1, lab.plan.settings.search_blocks):
+        if may_be_best(knowledge, method, n):
+            measure_block(lab, knowledge, method, n, index)
+    if may_be_best(knowledge, method, n) and not lab.plan.settings.confirm_fresh:
+        hold_out(lab, knowledge.spaces[method], n, lab.plan.concurrencies)
 
 
 def give_up(lab: Lab, knowledge: Knowledge, space: MethodSpace, n: int, error: EngineError) -> None:
@@ -292,14 +310,14 @@ def prices(lab: Lab, knowledge: Knowledge) -> Prices:
 
 
 def starts_allowed(lab: Lab) -> int:
-    """Engine starts the search may spend: one per method with live N, else about two per method.
+    """Engine starts the search may spend: one per method with live N, else two per method.
 
-    With the baseline and the confirmation that makes M + 2, and 2 M + 1 without live N.
+    With the baseline, and for live N the confirmation, that makes M + 2 and 2 M + 1.
     """
     live = sum(lab.is_live(space) or len(space.lengths) == 1 for space in lab.plan.spaces)
     static = len(lab.plan.spaces) - live
     wasted = len(lab.static_methods)  # live starts that turned out not to work
-    return live + 2 * static + wasted - (1 if static and not live else 0)
+    return live + 2 * static + wasted
 
 
 def budget_spent(lab: Lab, search: Search, starts: int, probes: int) -> bool:

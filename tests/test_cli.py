@@ -409,15 +409,15 @@ def effort(spectune, *arguments):
 
 
 def test_effort(spectune, monkeypatch):
-    assert effort(spectune) == (2, 4)
+    assert effort(spectune) == (4, 4)
     assert effort(spectune, "--fast") == (1, 4)
-    assert effort(spectune, "--rigorous") == (4, 8)
+    assert effort(spectune, "--rigorous") == (8, 8)
     monkeypatch.setenv("SPECTUNE_FAST", "1")
     assert effort(spectune, "--seed", "1") == (1, 4)
     monkeypatch.setenv("SPECTUNE_FAST", "0")
-    assert effort(spectune, "--seed", "2") == (2, 4)
+    assert effort(spectune, "--seed", "2") == (4, 4)
     monkeypatch.setenv("SPECTUNE_RIGOROUS", "1")
-    assert effort(spectune, "--seed", "3") == (4, 8)
+    assert effort(spectune, "--seed", "3") == (8, 8)
 
 
 def all_options(command, name):
