@@ -194,12 +194,13 @@ class Knowledge:
         """Mean of ln tau(n), and its sd beyond what the measured cost has in common with it."""
         acceptance: Acceptance = self._cached(("acceptance", method), self._acceptance, method)
         known = {(p.n, p.concurrency) for p in self._points() if p.method == method}
+        tau: tuple[float, float] = self._cached(("log tau", method, n), acceptance.log_tau, n)
         if (n, load) in known:
-            return acceptance.log_tau(n)[0], 0.0  # the cost was computed with this very tau
+            return tau[0], 0.0  # the cost was computed with this very tau
         if known and not self._cached(("rates", method), self._rates, method):
             anchor = min((m for m, _ in known), key=lambda m: (abs(m - n), m))
             return acceptance.log_tau_beside(n, anchor)
-        return acceptance.log_tau(n)
+        return tau
 
     def score(self, method: str, n: int) -> tuple[float, float]:
         """Mean and sd of ln(speedup) averaged over the plan's loads."""
@@ -216,10 +217,13 @@ class Knowledge:
     def _rates(self, method: str) -> dict[int, StepRates]:
         """Step rates at each measured N, pooled over windows and loads."""
         gathered: dict[int, list[StepRates]] = defaultdict(list)
-        for (name, n, _), windows in self._windows.items():
-            if name == method and n:
-                gathered[n].extend(r for r in map(window_rates, windows.values()) if r is not None)
+        for key in self._windows:
+            if key[0] == method and key[1]:
+                gathered[key[1]] += self._keep(self._step_rates, *key)
         return {n: pool_rates(rows) for n, rows in gathered.items() if rows}
+
+    def _step_rates(self, method: str, n: int, load: Load) -> list[StepRates]:
+        return [r for r in map(window_rates, self.windows(method, n, load)) if r is not None]
 
     def _points(self, part: Part = "whole") -> list[CostPoint]:
         points: list[CostPoint] = self._cached(("points", part), self._cost_points, part)

@@ -390,7 +390,8 @@ def test_a_claim_is_seen_before_both_parameters_are(tmp_path):
     first.suggest_categorical("method", list(spaces))  # and no N yet
     key = suggest(study.ask(), as_spaces(spaces))
     claimed = study.trials[0].system_attrs[PROPOSAL]
-    assert tuple(claimed) != key
+    assert (*key, True) != tuple(claimed)
+    assert claimed[2] is True
 
 
 @pytest.mark.parametrize("ends", [False, True])
