@@ -9,6 +9,7 @@ from typing import Any
 
 from autotune import stats
 from autotune.acceptance import log_tokens_per_step, window_rates
+from autotune.limits import share_within
 from autotune.records import (
     BASELINE,
     BlockRole,
@@ -36,6 +37,7 @@ class Knowledge:
         self.failed: dict[tuple[str, int | None], str] = {}
         self.tried_in_vain: set[Key] = set()  # failed when they were run, not given up unseen
         self.out_of_race: set[Key] = set()  # measured, but a further block failed
+        self.held_out_misses: set[tuple[str, int, Load]] = set()  # kept the limits in the search only
         # by candidate and load, then by block: a window that is added again changes nothing
         self._windows: dict[tuple[str, int, Load], dict[str, Window]] = defaultdict(dict)
         self._cache: dict[tuple[Any, ...], Any] = {}  # holds until the next window comes
@@ -67,6 +69,14 @@ class Knowledge:
 
     def windows(self, method: str, n: int, load: Load) -> list[Window]:
         return list(self._windows.get((method, n, load), {}).values())
+
+    def share_within_limits(self, method: str, n: int, load: Load) -> float | None:
+        """Of the requests of the search; None without limits or where none was timed."""
+        windows, limits = self.windows(method, n, load), self.plan.settings.limits
+        share: float | None = self._cached(
+            ("share", method, n, load), share_within, limits, windows
+        )
+        return share
 
     def blocks_done(self, method: str, n: int) -> int:
         """Search blocks measured at every load."""
