@@ -37,7 +37,8 @@ class Knowledge:
         self.failed: dict[tuple[str, int | None], str] = {}
         self.tried_in_vain: set[Key] = set()  # failed when they were run, not given up unseen
         self.out_of_race: set[Key] = set()  # measured, but a further block failed
-        self.held_out_misses: set[tuple[str, int, Load]] = set()  # kept the limits in the search only
+        # share of requests within the latency limits, seen on held-out blocks: it has the last word
+        self.held_out_shares: dict[tuple[str, int, Load], float] = {}
         # by candidate and load, then by block: a window that is added again changes nothing
         self._windows: dict[tuple[str, int, Load], dict[str, Window]] = defaultdict(dict)
         self._cache: dict[tuple[Any, ...], Any] = {}  # holds until the next window comes
@@ -71,7 +72,12 @@ class Knowledge:
         return list(self._windows.get((method, n, load), {}).values())
 
     def share_within_limits(self, method: str, n: int, load: Load) -> float | None:
-        """Of the requests of the search; None without limits or where none was timed."""
+        """Of the requests of held-out blocks, before confirmation of the search's.
+
+        None without limits or where none was timed.
+        """
+        if (method, n, load) in self.held_out_shares:
+            return self.held_out_shares[method, n, load]
         windows, limits = self.windows(method, n, load), self.plan.settings.limits
         share: float | None = self._cached(
             ("share", method, n, load), share_within, limits, windows

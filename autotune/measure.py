@@ -77,6 +77,15 @@ class Lab:
         seen = self.static_methods.get(space.method)
         return seen or self.engine.why_not_live(self.plan.target, space)
 
+    def why_no_schedule(self, space: MethodSpace) -> str | None:
+        """What speaks against N by batch size, which needs what switching N needs; None: nothing."""
+        offer = self.engine.offer()
+        if offer is not None and not offer.schedules:
+            return f"engine {self.plan.engine} cannot let N follow the batch size"
+        if not space.live_n:
+            return f"N of {space.method} cannot change while the engine runs"
+        return self.why_static(space)
+
     @property
     def open_method(self) -> str | None:
         """The method whose live engine is running: its other N cost no start.

@@ -38,6 +38,11 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def scheduled_length(tiers: tuple[Tier, ...], batch_size: int) -> int:
+    """N of a batch size; above the last tier its N goes on, as in vLLM. `tiers` not empty."""
+    return next((n for _, last, n in tiers if batch_size <= last), tiers[-1][2])
+
+
 # ---------------------------------------------------------------------------- what is asked
 
 

@@ -32,11 +32,13 @@ from autotune.records import (
     Environment,
     MethodSpace,
     Quantiles,
+    RequestResult,
     SpecCounters,
     StepTimes,
     Target,
     Window,
     digest,
+    scheduled_length,
 )
 
 
@@ -75,8 +77,10 @@ class SimulatedSession:
         self._fail_if_due(block)
         rng = self._calls.generator(self._n, block)
         requests = block.concurrency or 1  # None was refused above
-        drafted = 0 if self._fault.no_drafts else self._n
-        split = self._scenario.step(self._arm.method, drafted, requests)
+        tiers = self._arm.schedule
+        n = scheduled_length(tiers, requests) if tiers else self._n
+        drafted = 0 if self._fault.no_drafts else n
+        split = self._scenario.step(self._arm.method, drafted, requests, tiers)
         slowdown = 1 / self._speed(block, rng)
         rates = self._scenario.acceptance_rates(self._arm.method, drafted)
         tokens_per_step = requests * (1 + sum(rates))
@@ -86,6 +90,8 @@ class SimulatedSession:
         rounds = draw_rounds(rates, len(block.prompts), decoded, rng)
         output_tokens = len(block.prompts) * (decoded + 1)
         counters = _counters(rounds, drafted) if self._arm.method != BASELINE else None
+        decode_seconds = (rounds >= 0).sum(axis=1) * step_seconds
+        ttft_seconds = self._scenario.ttft_seconds() * slowdown
         self._windows += 1
         return Window(
             method=self._arm.method,
@@ -100,7 +106,10 @@ class SimulatedSession:
             per_position_acceptance_rates=counters.per_position_rates if counters else None,
             counters=counters,
             steps=_steps(split, slowdown, tokens_per_step, requests, output_tokens),
-            tpot=_quantiles((rounds >= 0).sum(axis=1) * step_seconds / decoded),
+            ttft=_quantiles(np.full(len(rounds), ttft_seconds)),
+            tpot=_quantiles(decode_seconds / decoded),
+            end_to_end=_quantiles(ttft_seconds + decode_seconds),
+            requests=_requests(block, decoded + 1, ttft_seconds, decode_seconds),
         )
 
     def close(self) -> None:
@@ -263,6 +272,21 @@ def _steps(
         coverage=(split.draft_seconds + split.verify_seconds) / split.seconds,
         tokens_per_step=tokens,
         requests_per_step=float(requests),
+    )
+
+
+def _requests(
+    block: Block, tokens: int, ttft_seconds: float, decode_seconds: NDArray[np.float64]
+) -> tuple[RequestResult, ...]:
+    """One a prompt. Prefills delay their own request, never the decoding of the others."""
+    return tuple(
+        RequestResult(
+            prompt_id=prompt.id,
+            completion_tokens=tokens,
+            ttft_seconds=ttft_seconds,
+            end_to_end_seconds=ttft_seconds + float(seconds),
+        )
+        for prompt, seconds in zip(block.prompts, decode_seconds, strict=True)
     )
 
 
