@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from autotune import stats
 from autotune.choice import choose, measured, tie_margin
 from autotune.evidence import Evidence
+from autotune.load_cautions import limit_warnings, schedule_warnings
 from autotune.records import BASELINE, Confirmation, LoadChoice, Status, Window
 
 TOLD_ELSEWHERE = {"all_length_capped", "engine_tokens_unknown"}
@@ -36,6 +37,8 @@ def warnings(
     said += _flags(windows)
     for confirmation in evidence.confirmations:
         said += _about(confirmation)
+    said += limit_warnings(evidence, decision, choices)
+    said += schedule_warnings(evidence.trial)
     said += _thin(evidence, decision, choices)
     return tuple(said)
 

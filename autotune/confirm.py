@@ -52,9 +52,7 @@ def confirm(lab: Lab, knowledge: Knowledge) -> tuple[Confirmation, ...]:
 def _is_served(knowledge: Knowledge, done: Sequence[Confirmation], load: Load) -> bool:
     """Whether a confirmed choice is as good as the best at this load."""
     best = best_at(knowledge, load)
-    return best is None or any(
-        as_good(knowledge, c.key, best, load) for c in done
-    )
+    return best is None or any(as_good(knowledge, c.key, best, load) for c in done)
 
 
 def _time_is_left(lab: Lab) -> bool:
@@ -156,9 +154,7 @@ def _compare(lab: Lab, knowledge: Knowledge, finalist: Measured) -> Confirmation
     )
 
 
-def held_out(
-    lab: Lab, arm: Arm, n: int, loads: tuple[Load, ...]
-) -> dict[Load, tuple[Window, ...]]:
+def held_out(lab: Lab, arm: Arm, n: int, loads: tuple[Load, ...]) -> dict[Load, tuple[Window, ...]]:
     """The held-out blocks of an arm, by load; block by block, so that the loads share any drift."""
     blocks = range(lab.plan.settings.confirm_blocks)
     taken: dict[Load, list[Window]] = {load: [] for load in loads}

@@ -72,12 +72,15 @@ class Knowledge:
         return list(self._windows.get((method, n, load), {}).values())
 
     def share_within_limits(self, method: str, n: int, load: Load) -> float | None:
-        """Of the requests of held-out blocks, before confirmation of the search's.
+        """Of the requests of held-out blocks, before the confirmation of the search's.
 
         None without limits or where none was timed.
         """
-        if (method, n, load) in self.held_out_shares:
-            return self.held_out_shares[method, n, load]
+        held_out = self.held_out_shares.get((method, n, load))
+        return self.search_share(method, n, load) if held_out is None else held_out
+
+    def search_share(self, method: str, n: int, load: Load) -> float | None:
+        """`share_within_limits` of the search's requests alone."""
         windows, limits = self.windows(method, n, load), self.plan.settings.limits
         share: float | None = self._cached(
             ("share", method, n, load), share_within, limits, windows

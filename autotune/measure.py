@@ -78,7 +78,7 @@ class Lab:
         return seen or self.engine.why_not_live(self.plan.target, space)
 
     def why_no_schedule(self, space: MethodSpace) -> str | None:
-        """What speaks against N by batch size, which needs what switching N needs; None: nothing."""
+        """What speaks against N by batch size, which needs what live N needs; None: nothing."""
         offer = self.engine.offer()
         if offer is not None and not offer.schedules:
             return f"engine {self.plan.engine} cannot let N follow the batch size"

@@ -62,27 +62,27 @@ def propose(plan: Plan, knowledge: Knowledge, key: Key) -> Proposal | None:
     loads = [load for load in plan.concurrencies if load is not None]
     if len(loads) < 2:
         return None
+    method, static = key
     wanted = {load: _wanted(knowledge, key, load) for load in loads}
-    gain = stats.mean(
-        [
-            knowledge.predict(key[0], n, load).log_speedup
-            - knowledge.predict(*key, load).log_speedup
-            for load, n in wanted.items()
-        ]
-    )
+    gains = [
+        knowledge.predict(method, n, load).log_speedup
+        - knowledge.predict(method, static, load).log_speedup
+        for load, n in wanted.items()
+    ]
+    gain = stats.mean(gains)
     if len(set(wanted.values())) < 2 or gain <= math.log1p(plan.settings.tie_margin):
         return None
     asked = max_num_seqs(plan.target.engine_args)
     most = asked if asked is not None else max(MOST_REQUESTS, 2 * max(loads))
     tiers = build_tiers(wanted, most)
-    return Proposal(method=key[0], static=key[1], tiers=tiers, log_gain=gain)
+    return Proposal(method=method, static=static, tiers=tiers, log_gain=gain)
 
 
 def _wanted(knowledge: Knowledge, key: Key, load: Load) -> int:
     """The best N of the method at a load; the static one, then the smallest, where it is a tie."""
     own = [other for other in measured(knowledge) if other[0] == key[0]]
     allowed = eligible(knowledge, own, (load,))
-    best = max(allowed, key=lambda other: knowledge.predict(*other, load).log_speedup)
+    best = max(allowed, key=lambda other: knowledge.predict(other[0], other[1], load).log_speedup)
     if as_good(knowledge, key, best, load):
         return key[1]
     return min(n for method, n in allowed if as_good(knowledge, (method, n), best, load))

@@ -100,12 +100,13 @@ def _measure(
     """Both sides; a drift of the machine starts the static N once more. None: no time for that."""
     space = knowledge.spaces[proposal.method]
     arm = space.schedule_arm(proposal.tiers)
-    beside = tuple(static.beside)
-    loads = (*static.windows, *beside)
+    fixed: dict[Load, tuple[Window, ...]] = {**static.windows}
+    fixed.update((load, static.beside[load]) for load in static.beside)
+    loads = tuple(fixed)
     moved = _moved(lab, knowledge, proposal) if lab.plan.settings.repeats else {}
     ours = held_out(lab, arm, arm.num_speculative_tokens, loads)
     if not drifted(lab, knowledge, moved):
-        return Sides(ours, {**static.windows, **static.beside})
+        return Sides(ours, fixed)
     if not affordable(lab, len(loads) * lab.plan.settings.confirm_blocks):
         return None
     lab.progress("the machine has moved: measuring the static N once more")

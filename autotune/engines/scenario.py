@@ -175,9 +175,7 @@ class Scenario(Record):
         drafter = self.method(method)
         return drafter.acceptance.at(n) if drafter else ()
 
-    def step(
-        self, method: str, n: int, requests: int, tiers: tuple[Tier, ...] = ()
-    ) -> StepSplit:
+    def step(self, method: str, n: int, requests: int, tiers: tuple[Tier, ...] = ()) -> StepSplit:
         """One noise-free decode step of `requests` requests with n drafted tokens each.
 
         `tiers` is the schedule of the engine, whose own N for `requests` is not looked up.
