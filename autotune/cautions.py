@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from autotune import stats
 from autotune.choice import choose, measured, tie_margin
 from autotune.evidence import Evidence
+from autotune.limits import eligible
 from autotune.load_cautions import limit_warnings, schedule_warnings
 from autotune.records import BASELINE, Confirmation, LoadChoice, Status, Window
 
@@ -49,7 +50,8 @@ def _ties(evidence: Evidence) -> Iterator[str]:
     if chosen is None:
         return
     score = knowledge.score(*chosen)[0]
-    better = [key for key in measured(knowledge) if knowledge.score(*key)[0] > score]
+    rivals = eligible(knowledge, measured(knowledge), evidence.plan.concurrencies)
+    better = [key for key in rivals if knowledge.score(*key)[0] > score]
     if better:
         names = ", ".join(f"{method} N={n}" for method, n in better)
         margin = math.expm1(tie_margin(knowledge))

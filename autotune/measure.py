@@ -131,7 +131,7 @@ class Lab:
             raise
         self.study.save(arm, block, 0, window)
         self._account()
-        self.progress(describe_window(window, role))
+        self.progress(describe_window(window, role, scheduled=bool(arm.schedule)))
         return window
 
     def _session_for(self, arm: Arm) -> Session:
@@ -255,9 +255,11 @@ def refuse_without_drafts(window: Window) -> None:
         )
 
 
-def describe_window(window: Window, role: BlockRole) -> str:
+def describe_window(window: Window, role: BlockRole, *, scheduled: bool = False) -> str:
     """One line of progress: what was measured and what came out."""
     what = describe_candidate(window.method, window.num_speculative_tokens)
+    if scheduled:
+        what = f"{window.method} with N by batch size"
     at = "" if window.concurrency is None else f" at concurrency {window.concurrency}"
     length = window.acceptance_length
     accepted = "" if length is None else f", acceptance length {length:.2f}"

@@ -216,10 +216,12 @@ def _verdict(
         and keeps(knowledge, key, at.concurrency)
     ]
     if any(at.worse for at in loads):
-        place = ", beside a threshold" if worst.beside_threshold else ""
+        advice = (
+            ", beside a threshold; with a load between in --max-concurrency it could lie elsewhere"
+        )
         return "lost", (
             f"{worst.versus_static.value:.2f}x of N={proposal.static} at concurrency "
-            f"{worst.concurrency}{place}"
+            f"{worst.concurrency}{advice if worst.beside_threshold else ''}"
         )
     if missed:
         where = ", ".join(map(str, missed))

@@ -106,7 +106,7 @@ class SimulatedSession:
             per_position_acceptance_rates=counters.per_position_rates if counters else None,
             counters=counters,
             steps=_steps(split, slowdown, tokens_per_step, requests, output_tokens),
-            ttft=_quantiles(np.full(len(rounds), ttft_seconds)),
+            ttft=_constant(ttft_seconds),
             tpot=_quantiles(decode_seconds / decoded),
             end_to_end=_quantiles(ttft_seconds + decode_seconds),
             requests=_requests(block, decoded + 1, ttft_seconds, decode_seconds),
@@ -288,6 +288,10 @@ def _requests(
         )
         for prompt, seconds in zip(block.prompts, decode_seconds, strict=True)
     )
+
+
+def _constant(seconds: float) -> Quantiles:
+    return Quantiles(mean=seconds, p50=seconds, p90=seconds, p99=seconds)
 
 
 def _quantiles(seconds: NDArray[np.float64]) -> Quantiles:
