@@ -9,7 +9,7 @@ from typing import Any
 
 from autotune import stats
 from autotune.acceptance import log_tokens_per_step, window_rates
-from autotune.limits import share_within
+from autotune.limits import Medians, medians, share_within
 from autotune.records import (
     BASELINE,
     BlockRole,
@@ -86,6 +86,13 @@ class Knowledge:
             ("share", method, n, load), share_within, limits, windows
         )
         return share
+
+    def baseline_medians(self, load: Load) -> Medians | None:
+        """Request times without speculation; None where they were not measured."""
+        found: Medians | None = self._cached(
+            ("baseline medians", load), medians, self.windows(BASELINE, 0, load)
+        )
+        return found
 
     def blocks_done(self, method: str, n: int) -> int:
         """Search blocks measured at every load."""

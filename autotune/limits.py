@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from autotune.errors import ConfigurationError
 from autotune.records import BASELINE, Limits, RequestResult, Window
@@ -63,20 +63,29 @@ def describe(limits: Limits) -> str:
 
 
 def is_good(limits: Limits, request: RequestResult) -> bool | None:
-    """Whether a request keeps every limit; a failed one does not. None: it was not timed.
+    """Whether a request keeps every limit; a failed one does not. None: it was not timed."""
+    if request.error is not None:
+        return False
+    times = _times(request)
+    if times is None:
+        return None
+    ttft, tpot, decode = times
+    total = ttft + decode
+    pairs = ((ttft, limits.ttft_seconds), (tpot, limits.tpot_seconds), (total, limits.e2el_seconds))
+    return all(limit is None or value <= limit for value, limit in pairs)
+
+
+def _times(request: RequestResult) -> tuple[float, float, float] | None:
+    """TTFT, TPOT and the time after the first token, in seconds; None where it was not timed.
 
     An answer without text has its first token with its end. As in vLLM an answer of one token has
     a TPOT of 0.
     """
-    if request.error is not None:
-        return False
-    total = request.end_to_end_seconds
+    total, tokens = request.end_to_end_seconds, request.completion_tokens or 1
     if total is None:
         return None
     ttft = total if request.ttft_seconds is None else request.ttft_seconds
-    tpot = (total - ttft) / max(1, (request.completion_tokens or 1) - 1)
-    pairs = ((ttft, limits.ttft_seconds), (tpot, limits.tpot_seconds), (total, limits.e2el_seconds))
-    return all(limit is None or value <= limit for value, limit in pairs)
+    return ttft, (total - ttft) / (tokens - 1) if tokens > 1 else 0.0, total - ttft
 
 
 def share_within(limits: Limits | None, windows: Iterable[Window]) -> float | None:
@@ -97,6 +106,23 @@ def goodput(limits: Limits | None, windows: Sequence[Window]) -> float | None:
         return None
     good = sum(bool(is_good(limits, r)) for window in windows for r in window.requests)
     return good / math.fsum(known)
+
+
+class Medians(NamedTuple):
+    """Of the requests of some windows, in seconds."""
+
+    ttft_seconds: float
+    tpot_seconds: float
+    decode_seconds: float  # from the first token to the last
+
+
+def medians(windows: Iterable[Window]) -> Medians | None:
+    """None where no request was timed."""
+    times = [_times(request) for window in windows for request in window.requests]
+    timed = [each for each in times if each is not None]
+    if not timed:
+        return None
+    return Medians(*(statistics.median(column) for column in zip(*timed, strict=True)))
 
 
 # -------------------------------------------------------------------------- who may be recommended
@@ -140,20 +166,15 @@ def eligible(knowledge: Knowledge, keys: Iterable[Key], loads: Sequence[Load]) -
 def could_keep(knowledge: Knowledge, method: str, n: int, load: Load, z: float) -> bool:
     """Whether a candidate that was not measured may keep the limits at a load.
 
-    Its median TPOT is the baseline's divided by its speed-up; `z` standard deviations of optimism
-    are granted. TTFT is not predicted.
+    Its median times after the first token are the baseline's divided by its speed-up; `z` standard
+    deviations of optimism are granted. TTFT is not predicted.
     """
     limits = knowledge.plan.settings.limits
-    base = [r for w in knowledge.windows(*NO_SPECULATION, load) for r in w.requests]
-    timed = [(r, r.end_to_end_seconds) for r in base if r.end_to_end_seconds is not None]
-    if limits is None or not timed:
+    base = None if limits is None else knowledge.baseline_medians(load)
+    if limits is None or base is None:
         return True
     p = knowledge.predict(method, n, load)
     speedup = math.exp(p.log_speedup + z * p.log_speedup_sd)
-    ttft = [total if r.ttft_seconds is None else r.ttft_seconds for r, total in timed]
-    decode = [(total - first) / speedup for (_, total), first in zip(timed, ttft, strict=True)]
-    steps = [max(1, (r.completion_tokens or 1) - 1) for r, _ in timed]
-    tpot = statistics.median(d / k for d, k in zip(decode, steps, strict=True))
-    total = statistics.median(d + first for d, first in zip(decode, ttft, strict=True))
-    pairs = ((tpot, limits.tpot_seconds), (total, limits.e2el_seconds))
+    total = base.ttft_seconds + base.decode_seconds / speedup
+    pairs = ((base.tpot_seconds / speedup, limits.tpot_seconds), (total, limits.e2el_seconds))
     return all(limit is None or value <= limit for value, limit in pairs)

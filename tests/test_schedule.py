@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from importlib.resources import files
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -34,7 +35,7 @@ def test_every_batch_size_has_one_tier_and_every_load_its_own_n(lengths, most):
         assert [k for first, last, k in tiers if first <= load <= last] == [n]
         assert scheduled_length(tiers, load) == n
     values = [n for _, _, n in tiers]
-    assert all(a != b for a, b in zip(values, values[1:], strict=False))
+    assert all(a != b for a, b in pairwise(values))
     assert max(values) == max(lengths.values())
 
 
@@ -142,7 +143,11 @@ def test_a_schedule_that_wins_is_recommended(stage, steps):
     lengths = {load: best_length(engine, load) for load in (4, 48)}
     assert lengths == {4: 7, 48: 3}
     assert result.schedule == [(1, 13, 7), (14, 1024, 3)]
-    assert (result.decision, result.method, result.num_speculative_tokens) == ("speculate", "mtp", 7)
+    assert (result.decision, result.method, result.num_speculative_tokens) == (
+        "speculate",
+        "mtp",
+        7,
+    )
     trial = result.schedule_trial
     assert trial.outcome == "won" and trial.static_num_speculative_tokens == 3
     gain = true_gain(engine, trial)
