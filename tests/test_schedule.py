@@ -15,7 +15,14 @@ from tuner_samples import Scripted, Stage, Watched, plan_of, simulate
 from autotune.engines.arguments import max_num_seqs
 from autotune.errors import EngineStartError
 from autotune.plan import Request
-from autotune.records import BlockRole, MethodSpace, Target, scheduled_length
+from autotune.records import (
+    BlockRole,
+    Limits,
+    MethodSpace,
+    RequestResult,
+    Target,
+    scheduled_length,
+)
 from autotune.schedule import build_tiers, threshold_loads
 from autotune.store import load_study, open_study, remove_study
 
@@ -371,6 +378,31 @@ def test_an_engine_that_cannot_says_why(stage):
     assert not any(arm.schedule for arm in engine.starts)
     assert "c8" not in {block.split(":")[2] for _, _, block in engine.windows}
     assert any(reason in warning and "was not tried" in warning for warning in result.warnings)
+
+
+def test_a_schedule_that_misses_the_limits_of_the_static_n_loses(stage):
+    """As fast as predicted, but with the schedule one request in four takes 40 ms a token."""
+    exact = scripted()
+
+    def react(arm, n, block, window):
+        slow = 1 if arm.schedule and block.concurrency == 32 else 0
+        seconds = [0.040] * slow + [0.010] * (4 - slow)
+        requests = [
+            RequestResult(prompt_id="p", completion_tokens=101, ttft_seconds=0.1,
+                          end_to_end_seconds=0.1 + 100 * each)
+            for each in seconds
+        ]  # fmt: skip
+        measured = exact.react(arm, n, block, window)
+        return measured.model_copy(update={"requests": tuple(requests)})
+
+    plan = two_loads(limits=Limits(tpot_seconds=0.025))
+    result = stage.tune(Scripted(exact.rates, react), plan=plan)
+    trial = result.schedule_trial
+    assert trial.versus_static.value == pytest.approx(math.sqrt(1.2))
+    assert trial.outcome == "lost" and "latency limits at concurrency 32" in trial.reason
+    (at,) = (at for at in trial.loads if at.concurrency == 32)
+    assert (at.share_within_limits, at.meets_limits) == (0.75, False)
+    assert (result.schedule, result.num_speculative_tokens) == (None, 6)
 
 
 def test_the_last_tier_ends_at_max_num_seqs(stage):
