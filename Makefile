@@ -9,7 +9,7 @@ CPU_ENV := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 VLLM_CPU_KVCACHE_SPACE=1
 CPU_FLAGS := --dtype float32 --enforce-eager --max-model-len 2048 --max-num-seqs 8
 
 .PHONY: help demo test test-fast lint docs install install-vllm clean \
-  bench-grid bench-live-n bench-timing bench-replay bench-search
+  bench-grid bench-live-n bench-timing bench-predict bench-replay bench-search bench-decision
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -48,11 +48,18 @@ bench-live-n: install-vllm $(MODEL)/model.safetensors ## live N against fresh st
 bench-timing: install-vllm $(MODEL)/model.safetensors ## what step timing costs, paired
 	$(CPU_ENV) $(BIN)/python studies/bench/step_timing.py $(MODEL) -- $(CPU_FLAGS)
 
+bench-predict: install-vllm $(MODEL)/model.safetensors ## predicted against measured speed-ups, plots
+	$(CPU_ENV) $(BIN)/python studies/bench/predict.py --windows .demo/windows \
+	  --measure trained,mimo,real --model $(MODEL) --plots docs/plots -- $(CPU_FLAGS)
+
 bench-replay: install ## chosen method, N and regret on the published sweeps
 	$(BIN)/python studies/bench/replay.py studies/published
 
 bench-search: install ## the search beside other samplers on the published sweeps
 	$(BIN)/python studies/bench/search.py
+
+bench-decision: install ## time per decision of the Optuna sampler, beside TPE's
+	OMP_NUM_THREADS=1 $(BIN)/python studies/bench/decision.py
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) .demo .zoo build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -110,9 +110,15 @@ class _Plan:
                 lengths=allowed,
                 parallel=method.parallel,
                 live_n=method.live_n,
+                next_length=self._next_length(method, drafter_facts, allowed[-1]),
                 config=method.base_config(drafter.id if drafter else None),
             )
         )
+
+    def _next_length(self, method: Method, drafter: ModelFacts | None, largest: int) -> int | None:
+        """The smallest N above the largest one wanted that nothing known forbids."""
+        allowed, _ = method.allowed(range(largest + 1, MAX_LENGTH + 1), self.facts, drafter)
+        return allowed[0] if allowed else None
 
     def _catalogued(self, method: Method) -> DrafterEntry | None:
         known = self.model.entry.drafters.get(method.name, ()) if self.model.entry else ()

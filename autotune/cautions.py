@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from autotune import stats
+from autotune.acceptance_flags import sentences
 from autotune.choice import choose, measured, tie_margin
-from autotune.evidence import Evidence
+from autotune.evidence import Evidence, candidate_result
+from autotune.knowledge import Key, Load
 from autotune.limits import eligible
 from autotune.load_cautions import limit_warnings, schedule_warnings
 from autotune.records import BASELINE, Confirmation, LoadChoice, Status, Window
@@ -36,8 +38,9 @@ def warnings(
         said.append("every candidate failed: their `error` says why")
     said += _ties(evidence)
     said += _flags(windows)
+    said += _acceptance(evidence, choices)
     for confirmation in evidence.confirmations:
-        said += _about(confirmation)
+        said += _about(evidence, confirmation)
     said += limit_warnings(evidence, decision, choices)
     said += schedule_warnings(evidence.trial)
     said += _thin(evidence, decision, choices)
@@ -73,12 +76,39 @@ def _flags(windows: list[Window]) -> Iterator[str]:
         yield f"{who}: {flag.replace('_', ' ')} in {count} measurements"
 
 
-def _about(confirmation: Confirmation) -> Iterator[str]:
+def _acceptance(evidence: Evidence, choices: tuple[LoadChoice, ...]) -> Iterator[str]:
+    """Flags of the acceptance figures of what is recommended, or came closest to it."""
+    loads: dict[tuple[Key, bool], list[Load]] = {}
+    for choice in choices:
+        chosen = choice.method != BASELINE
+        key = (choice.method, choice.num_speculative_tokens)
+        best = key if chosen else _best_measured(evidence, choice.concurrency)
+        if best is not None:
+            loads.setdefault((best, chosen), []).append(choice.concurrency)
+    for (key, chosen), at in loads.items():
+        results = [candidate_result(evidence, key, load) for load in at]
+        yield from sentences(results, evidence.knowledge.spaces[key[0]], chosen=chosen)
+
+
+def _best_measured(evidence: Evidence, load: Load) -> Key | None:
+    def gain(key: Key) -> float:
+        return evidence.knowledge.predict(*key, load).log_speedup
+
+    return max(measured(evidence.knowledge), key=gain, default=None)
+
+
+def _about(evidence: Evidence, confirmation: Confirmation) -> Iterator[str]:
     greedy = confirmation.greedy
     if greedy is not None and greedy.equal < greedy.compared:
         yield (
             f"greedy outputs at batch 1: {greedy.compared - greedy.equal} of {greedy.compared} "
             f"differ from the baseline (first: {greedy.first_difference})"
+        )
+    if evidence.plan.settings.repeats and not confirmation.references:
+        yield (
+            f"{confirmation.method} N={confirmation.num_speculative_tokens} was confirmed on the "
+            "start that probed it: a drift of the machine since the baseline's start cannot be "
+            "seen (--rigorous starts it once more)"
         )
     if confirmation.baseline_generation:
         moved = max(confirmation.drift.values(), key=abs)

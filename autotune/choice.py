@@ -24,6 +24,26 @@ def choose(knowledge: Knowledge) -> Key | None:
     return _smallest_of_best(knowledge, scored, knowledge.plan.concurrencies)
 
 
+def may_be_best(knowledge: Knowledge, method: str, n: int) -> bool:
+    """Whether a candidate just measured can still turn out the choice, overall or at a load."""
+    rivals = measured(knowledge)
+    return any(
+        _is_close(knowledge, (method, n), rivals, loads)
+        for loads in (knowledge.loads, *((load,) for load in knowledge.loads))
+    )
+
+
+def _is_close(knowledge: Knowledge, ours: Key, rivals: list[Key], loads: tuple[Load, ...]) -> bool:
+    def score(key: Key) -> float:
+        return math.fsum(knowledge.predict(*key, load).log_speedup for load in loads) / len(loads)
+
+    allowed = eligible(knowledge, [NO_SPECULATION, *rivals], loads)
+    if ours not in allowed:
+        return False
+    best = max([0.0, *(score(key) for key in allowed if key != NO_SPECULATION)])
+    return score(ours) >= best - tie_margin(knowledge) - knowledge.noise
+
+
 def _smallest_of_best(
     knowledge: Knowledge, scored: dict[Key, float], loads: Sequence[Load]
 ) -> Key | None:

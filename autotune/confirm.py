@@ -3,7 +3,8 @@
 The winner of a noisy search is optimistic (winner's curse), so its final figure must not come
 from the windows that chose it. The baseline's figures on the same prompts were taken during its
 own start; a reference block tells whether the machine has drifted since, and only then the
-baseline is started once more.
+baseline is started once more. Where N cannot be switched live, a probe was a static start already
+and has answered the held-out blocks itself: starting it again would only cost a start.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from autotune.records import (
     BlockRole,
     Confirmation,
     GreedyCheck,
+    MethodSpace,
     Window,
 )
 from autotune.schedule import loads_beside
@@ -114,14 +116,16 @@ def _measure(
 
     Where a schedule may beat it, also at the loads where that one's N changes.
     """
-    arm, settings = lab.confirm_arm(knowledge.spaces[method], n), lab.plan.settings
-    lab.progress(f"confirming {method} N={n} on a fresh start")
-    references = _references(lab, knowledge, arm, n, loads) if settings.repeats else {}
+    space, repeats = knowledge.spaces[method], lab.plan.settings.repeats
+    arm = lab.confirm_arm(space, n)
+    if arm.generation:
+        lab.progress(f"confirming {method} N={n} on a fresh start")
+    references = _references(lab, knowledge, arm, n, loads) if repeats and arm.generation else {}
     drift = {load: _drift(knowledge, arm, n, load, now) for load, now in references.items()}
-    greedy = _greedy_check(lab, arm, n) if settings.greedy_prompts else None
     overall = loads == lab.plan.concurrencies
     beside = loads_beside(lab, knowledge, (method, n)) if overall else ()
-    windows = held_out(lab, arm, n, (*loads, *beside))
+    windows = hold_out(lab, space, n, (*loads, *beside))
+    greedy = _greedy_check(lab, arm, n) if lab.plan.settings.greedy_prompts else None
     return Measured(
         method,
         n,
@@ -131,6 +135,16 @@ def _measure(
         greedy,
         {load: windows[load] for load in beside},
     )
+
+
+def hold_out(
+    lab: Lab, space: MethodSpace, n: int, loads: tuple[Load, ...]
+) -> dict[Load, tuple[Window, ...]]:
+    """The held-out blocks and greedy outputs of a candidate on its confirming start."""
+    arm = lab.confirm_arm(space, n)
+    if lab.plan.settings.greedy_prompts:
+        lab.window(arm, n, BlockRole.GREEDY, 0, 1)
+    return held_out(lab, arm, n, loads)
 
 
 def _compare(lab: Lab, knowledge: Knowledge, finalist: Measured) -> Confirmation:

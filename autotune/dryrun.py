@@ -24,7 +24,7 @@ class Preview(Record):
     concurrencies: tuple[int | None, ...]
     candidates: tuple[PreviewCandidate, ...]  # in the order in which they look promising
     skipped: tuple[Skipped, ...]
-    engine_starts: int  # expected: baseline, one per method with live N, confirmation
+    engine_starts: int  # expected: see `expected_starts`
     estimated_seconds: float | None  # None where nothing is run
     commands: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -33,14 +33,15 @@ class Preview(Record):
 def preview(plan: Plan, engine: Engine) -> Preview:
     """Plans only: nothing is started."""
     arms = planned_arms(plan, engine)
+    starts = expected_starts(plan, len(arms))
     return Preview(
         model=plan.target.model,
         workload=plan.workload.name,
         concurrencies=plan.concurrencies,
         candidates=_candidates(plan),
         skipped=plan.skipped,
-        engine_starts=len(arms) + 1,
-        estimated_seconds=_estimate(plan, engine, len(arms) + 1) if plan.sends_prompts else None,
+        engine_starts=starts,
+        estimated_seconds=_estimate(plan, engine, starts) if plan.sends_prompts else None,
         commands=tuple(engine.command(plan.target, arm) for arm in arms),
         warnings=plan.warnings,
     )
@@ -54,6 +55,14 @@ def planned_arms(plan: Plan, engine: Engine) -> list[Arm]:
         lengths = [max(space.lengths)] if live else list(space.lengths)
         arms += [space.arm(n, live=live) for n in lengths]
     return arms
+
+
+def expected_starts(plan: Plan, arms: int) -> int:
+    """Each planned arm and the confirmation; at most, where a sampler may go to and fro."""
+    settings, everything = plan.settings, sum(len(space.lengths) for space in plan.spaces)
+    if settings.sampler in ("spectune", "grid"):
+        return arms + 1
+    return everything + 2  # a start for every trial, the baseline and the confirmation
 
 
 def _candidates(plan: Plan) -> tuple[PreviewCandidate, ...]:

@@ -18,6 +18,10 @@ class ConfigurationError(SpectuneError):
     """Unknown model, workload or method; a bad file; a bad option."""
 
 
+class SamplerError(ConfigurationError, ValueError):
+    """An Optuna study that SpectuneSampler cannot serve; also what Optuna raises there."""
+
+
 class StorageError(SpectuneError):
     """The study database cannot be used as it is."""
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from autotune import stats
+from autotune.acceptance_evidence import acceptance_length, acceptance_rates, conditional_rates
+from autotune.acceptance_flags import acceptance_flags
 from autotune.knowledge import Key, Knowledge, Load, acceptance_figures, step_figures
 from autotune.limits import goodput, share_within
 from autotune.records import (
@@ -84,7 +86,7 @@ def baseline_result(evidence: Evidence, load: Load) -> BaselineResult:
 def candidate_results(evidence: Evidence) -> tuple[CandidateResult, ...]:
     """Every candidate at every load: confirmed, probed, predicted, failed or skipped."""
     results = [
-        _candidate(evidence, (space.method, n), load)
+        candidate_result(evidence, (space.method, n), load)
         for space in evidence.plan.spaces
         for n in space.lengths
         for load in evidence.plan.concurrencies
@@ -102,7 +104,8 @@ def candidate_results(evidence: Evidence) -> tuple[CandidateResult, ...]:
     return (*results, *skipped)
 
 
-def _candidate(evidence: Evidence, key: Key, load: Load) -> CandidateResult:
+def candidate_result(evidence: Evidence, key: Key, load: Load) -> CandidateResult:
+    """One candidate at one load."""
     knowledge = evidence.knowledge
     if not knowledge.alive(*key):
         error = knowledge.failed.get(key) or knowledge.failed[key[0], None]
@@ -130,7 +133,8 @@ def _measured(evidence: Evidence, key: Key, load: Load) -> CandidateResult:
     searched = knowledge.windows(BASELINE, 0, load)
     if confirmation is not None:
         windows, base = confirmation.windows[load], confirmation.baseline[load]
-        timed: Sequence[Window] = confirmation.references.get(load, ())
+        probed = tuple(knowledge.windows(*key, load))
+        timed: Sequence[Window] = confirmation.references.get(load) or probed
     else:
         windows, base = tuple(knowledge.windows(*key, load)), tuple(searched)
         timed = windows
@@ -138,8 +142,6 @@ def _measured(evidence: Evidence, key: Key, load: Load) -> CandidateResult:
     predicted = evidence.predictions.get((*key, str(load)))
     steps = step_figures(timed)
     steps.pop("step_seconds", None)
-    figures = acceptance_figures(windows)
-    figures.pop("counters", None)
     return _result(
         key,
         load,
@@ -150,11 +152,34 @@ def _measured(evidence: Evidence, key: Key, load: Load) -> CandidateResult:
         output_tokens_per_second=mean_rate(windows),
         baseline_output_tokens_per_second=mean_rate(base),
         speedup=speedup,
-        **figures,
+        **_acceptance(knowledge, key, load, windows),
         **steps,
         **_latencies(windows),
         **_limit_figures(evidence.plan.settings.limits, windows),
     )
+
+
+def _acceptance(
+    knowledge: Knowledge, key: Key, load: Load, windows: Sequence[Window]
+) -> dict[str, object]:
+    """Figures of acceptance with their intervals and flags."""
+    confidence = knowledge.plan.settings.confidence
+    figures = acceptance_figures(windows)
+    figures.pop("counters", None)
+    rates = figures["per_position_acceptance_rates"]
+    length = acceptance_length(windows, confidence)
+    positions = acceptance_rates(windows, confidence)
+    return {
+        **figures,
+        # a live engine's counters have the positions of its largest N
+        "per_position_acceptance_rates": None if rates is None else rates[: key[1]],
+        "acceptance_length_interval": length.interval if length else None,
+        "per_position_acceptance_intervals": (
+            tuple(each.interval for each in positions) if positions else None
+        ),
+        "conditional_acceptance_rates": conditional_rates(windows),
+        "flags": acceptance_flags(knowledge, key, load, windows, positions or ()),
+    }
 
 
 def _result(key: Key, load: Load, **figures: object) -> CandidateResult:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from autotune import stats
-from autotune.acceptance import log_tokens_per_step, window_rates
+from autotune.acceptance import Acceptance, StepRates, window_rates
 from autotune.limits import Medians, medians, share_within
 from autotune.records import (
     BASELINE,
@@ -19,7 +19,7 @@ from autotune.records import (
     SpecCounters,
     Window,
 )
-from autotune.steptime import CostPoint, log_cost
+from autotune.steptime import CostModel, CostPoint, Part, Place
 
 Key = tuple[str, int]  # (method, N)
 Load = int | None
@@ -34,6 +34,7 @@ class Knowledge:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.spaces = {space.method: space for space in plan.spaces}
+        self.loads = plan.concurrencies
         self.failed: dict[tuple[str, int | None], str] = {}
         self.tried_in_vain: set[Key] = set()  # failed when they were run, not given up unseen
         self.out_of_race: set[Key] = set()  # measured, but a further block failed
@@ -42,6 +43,7 @@ class Knowledge:
         # by candidate and load, then by block: a window that is added again changes nothing
         self._windows: dict[tuple[str, int, Load], dict[str, Window]] = defaultdict(dict)
         self._cache: dict[tuple[Any, ...], Any] = {}  # holds until the next window comes
+        self._kept: dict[tuple[Any, ...], Any] = {}  # holds while these windows stay the same
 
     def add(self, window: Window) -> None:
         """Take in one SEARCH or REFERENCE window; others are not for the search."""
@@ -49,7 +51,22 @@ class Knowledge:
         if role in SEARCH_ROLES:
             key = (window.method, window.num_speculative_tokens, window.concurrency)
             self._windows[key][window.block] = window
+            self._forget(*key)
             self._cache.clear()
+
+    def _forget(self, method: str, n: int, load: Load) -> None:
+        """Of this candidate at this load; everything else at the load is compared with N = 0."""
+        everything = method == BASELINE
+        stale = [k for k in self._kept if k[3] == load and (everything or k[1:3] == (method, n))]
+        for key in stale:
+            del self._kept[key]
+
+    def _keep(self, compute: Callable[..., Any], method: str, n: int, load: Load) -> Any:
+        """`compute(method, n, load)`, which reads only these windows and the baseline's there."""
+        key = (compute.__name__, method, n, load)
+        if key not in self._kept:
+            self._kept[key] = compute(method, n, load)
+        return self._kept[key]
 
     def fail(self, method: str, n: int | None, error: str) -> None:
         """Take a candidate out (N None: the method); `error` begins with NOT_TRIED if unseen."""
@@ -81,18 +98,19 @@ class Knowledge:
 
     def search_share(self, method: str, n: int, load: Load) -> float | None:
         """`share_within_limits` of the search's requests alone."""
-        windows, limits = self.windows(method, n, load), self.plan.settings.limits
-        share: float | None = self._cached(
-            ("share", method, n, load), share_within, limits, windows
-        )
+        share: float | None = self._keep(self._search_share, method, n, load)
         return share
+
+    def _search_share(self, method: str, n: int, load: Load) -> float | None:
+        return share_within(self.plan.settings.limits, self.windows(method, n, load))
 
     def baseline_medians(self, load: Load) -> Medians | None:
         """Request times without speculation; None where they were not measured."""
-        found: Medians | None = self._cached(
-            ("baseline medians", load), medians, self.windows(BASELINE, 0, load)
-        )
+        found: Medians | None = self._keep(self._medians, BASELINE, 0, load)
         return found
+
+    def _medians(self, method: str, n: int, load: Load) -> Medians | None:
+        return medians(self.windows(method, n, load))
 
     def blocks_done(self, method: str, n: int) -> int:
         """Search blocks measured at every load."""
@@ -107,6 +125,10 @@ class Knowledge:
 
         A reference window repeats search block 0 and is paired with it.
         """
+        ratios: list[float] = self._keep(self._log_ratios, method, n, load)
+        return ratios
+
+    def _log_ratios(self, method: str, n: int, load: Load) -> list[float]:
         base: dict[str, list[float]] = defaultdict(list)
         for window in self.windows(BASELINE, 0, load):
             base[_prompts(window)].append(math.log(window.output_tokens_per_second))
@@ -131,17 +153,16 @@ class Knowledge:
         return self._cache[key]
 
     def _noise(self) -> float:
-        groups: dict[tuple[str, int, Load, str], list[float]] = defaultdict(list)
-        for (method, n, load), windows in self._windows.items():
-            for window in windows.values():
-                logged = math.log(window.output_tokens_per_second)
-                groups[method, n, load, _prompts(window)].append(logged)
-        paired = [
-            self.log_ratios(method, n, load)
-            for method, n, load in self._windows
-            if method != BASELINE
-        ]
-        return stats.pooled_noise([*groups.values(), *paired])
+        groups = [g for key in self._windows for g in self._keep(self._repeats, *key)]
+        paired = [self.log_ratios(*key) for key in self._windows if key[0] != BASELINE]
+        return stats.pooled_noise([*groups, *paired])
+
+    def _repeats(self, method: str, n: int, load: Load) -> list[list[float]]:
+        """ln(throughput) of windows that used the same prompts, where there are several."""
+        groups: dict[str, list[float]] = defaultdict(list)
+        for window in self.windows(method, n, load):
+            groups[_prompts(window)].append(math.log(window.output_tokens_per_second))
+        return [group for group in groups.values() if len(group) > 1]
 
     def measurement(self, method: str, n: int, load: Load) -> Measurement | None:
         """Pooled figures of one candidate at one load; None when it was not measured."""
@@ -164,25 +185,48 @@ class Knowledge:
         )
 
     def predict(self, method: str, n: int, load: Load) -> Prediction:
-        """The cost model's ln(speedup) for any candidate at any load."""
-        key = ("prediction", method, n, load)
-        prediction: Prediction = self._cached(key, self._predict, method, n, load)
+        """The cost model's ln(speedup) for any candidate at any load, measured or not."""
+        everything = self._cached(("predictions",), self._predict_all)
+        key = (method, n, load)
+        if key not in everything:  # an N or a load that the plan does not ask for
+            everything.update(self._predict([key]))
+        prediction: Prediction = everything[key]
         return prediction
 
-    def _predict(self, method: str, n: int, load: Load) -> Prediction:
-        rates = self._cached(("rates", method), self._rates, method)
-        points = self._cached(("cost points", method), self._cost_points, method)
-        tau, tau_sd = log_tokens_per_step(rates, n)
-        cost, cost_sd = log_cost(points, n, load)
-        if any((p.n, p.concurrency) == (n, load) for p in points):
-            tau_sd = 0.0  # the cost was computed with this very tau: its error cancels
-        return Prediction(
-            method=method,
-            num_speculative_tokens=n,
-            concurrency=load,
-            log_speedup=tau - cost,
-            log_speedup_sd=math.hypot(tau_sd, cost_sd),
+    def _predict_all(self) -> dict[Place, Prediction]:
+        return self._predict(
+            [(method, n, load) for method, n in self.candidates() for load in self.loads]
         )
+
+    def _predict(self, places: list[Place]) -> dict[Place, Prediction]:
+        if not places:
+            return {}
+        parts = [self._cached(("cost", p), self._cost_model, p) for p in self._parts()]
+        answers = [model.costs(places) for model in parts]
+        means = [math.fsum(column) for column in zip(*(mean for mean, _ in answers), strict=True)]
+        sds = [math.hypot(*column) for column in zip(*(sd for _, sd in answers), strict=True)]
+        found = {}
+        for place, cost, sd in zip(places, means, sds, strict=True):
+            tau, tau_sd = self._log_tau(*place)
+            found[place] = Prediction(
+                method=place[0],
+                num_speculative_tokens=place[1],
+                concurrency=place[2],
+                log_speedup=tau - math.log(cost),
+                log_speedup_sd=math.hypot(tau_sd, sd / cost),
+            )
+        return found
+
+    def _log_tau(self, method: str, n: int, load: Load) -> tuple[float, float]:
+        """Mean of ln tau(n), and its sd beyond what the measured cost has in common with it."""
+        acceptance: Acceptance = self._cached(("acceptance", method), self._acceptance, method)
+        known = {(p.n, p.concurrency) for p in self._points() if p.method == method}
+        if (n, load) in known:
+            return acceptance.log_tau(n)[0], 0.0  # the cost was computed with this very tau
+        if known and not self._cached(("rates", method), self._rates, method):
+            anchor = min((m for m, _ in known), key=lambda m: (abs(m - n), m))
+            return acceptance.log_tau_beside(n, anchor)
+        return acceptance.log_tau(n)
 
     def score(self, method: str, n: int) -> tuple[float, float]:
         """Mean and sd of ln(speedup) averaged over the plan's loads."""
@@ -191,29 +235,69 @@ class Knowledge:
         # errors of one candidate at several loads go together, so the sds are averaged
         return centre, stats.mean([p.log_speedup_sd for p in each])
 
-    def _rates(self, method: str) -> dict[int, Sequence[float]]:
-        """Mean step rates at each measured N, pooled over windows and loads."""
-        gathered: dict[int, list[tuple[float, ...]]] = defaultdict(list)
-        for (name, n, _), windows in self._windows.items():
-            if name == method:
-                gathered[n].extend(r for r in map(window_rates, windows.values()) if r is not None)
-        return {
-            n: [stats.mean(position) for position in zip(*rows, strict=False)]
-            for n, rows in gathered.items()
-            if rows
-        }
+    def _acceptance(self, method: str) -> Acceptance:
+        space = self.spaces[method]
+        rates = self._cached(("rates", method), self._rates, method)
+        return Acceptance(rates, space.prior, max(space.lengths))
 
-    def _cost_points(self, method: str) -> list[CostPoint]:
-        noise, rates = self.noise, self._rates(method)
-        points = []
-        for (name, n, load), windows in self._windows.items():
-            ratios = self.log_ratios(name, n, load) if name == method else []
-            if ratios:
-                tau, _ = log_tokens_per_step(rates, n)
-                sd = noise / math.sqrt(len(windows))
-                cost = math.exp(tau - stats.mean(ratios))
-                points.append(CostPoint(n=n, concurrency=load, cost=cost, relative_sd=sd))
+    def _rates(self, method: str) -> dict[int, StepRates]:
+        """Step rates at each measured N, pooled over windows and loads."""
+        gathered: dict[int, list[StepRates]] = defaultdict(list)
+        for (name, n, _), windows in self._windows.items():
+            if name == method and n:
+                gathered[n].extend(r for r in map(window_rates, windows.values()) if r is not None)
+        return {n: pool_rates(rows) for n, rows in gathered.items() if rows}
+
+    def _points(self, part: Part = "whole") -> list[CostPoint]:
+        points: list[CostPoint] = self._cached(("points", part), self._cost_points, part)
         return points
+
+    def _parts(self) -> tuple[Part, ...]:
+        """Drafting and verification apart where step timing has split every measured candidate."""
+        measured = [key for key in self._windows if key[0] != BASELINE]
+        split = bool(measured) and all(self._draft_share(*key) is not None for key in measured)
+        return ("draft", "verify") if split else ("whole",)
+
+    def _draft_share(self, method: str, n: int, load: Load) -> float | None:
+        """Share of drafting in a step of this candidate; None where it was not timed."""
+        figures = step_figures(self.windows(method, n, load))
+        draft, step = figures.get("draft_seconds_per_step"), figures.get("step_seconds")
+        return draft / step if draft is not None and step else None
+
+    def _cost_model(self, part: Part) -> CostModel:
+        priors = {method: space.prior for method, space in self.spaces.items()}
+        return CostModel(self._points(part), priors, part)
+
+    def _cost_points(self, part: Part) -> list[CostPoint]:
+        points = []
+        for (method, n, load), windows in self._windows.items():
+            ratios = self.log_ratios(method, n, load) if method != BASELINE and n else []
+            if not ratios:
+                continue
+            acceptance = self._cached(("acceptance", method), self._acceptance, method)
+            cost = math.exp(acceptance.log_tau(n)[0] - stats.mean(ratios))
+            if part != "whole":
+                share = self._draft_share(method, n, load) or 0.0
+                cost *= share if part == "draft" else 1 - share
+            sd = self.noise / math.sqrt(len(windows))
+            points.append(
+                CostPoint(method=method, n=n, concurrency=load, cost=cost, relative_sd=sd)
+            )
+        return points
+
+
+def pool_rates(rows: Sequence[StepRates]) -> StepRates:
+    """Windows of one candidate at one N: weighted by the steps counted, else plain means."""
+    counted = [row for row in rows if row.steps]
+    rows = counted or list(rows)
+    weights = [row.steps or 1.0 for row in rows]
+    total = math.fsum(weights)
+    rates = tuple(
+        math.fsum(w * rate for w, rate in zip(weights, position, strict=True)) / total
+        for position in zip(*(row.rates for row in rows), strict=False)
+    )
+    steps = total if counted else None
+    return StepRates(rates, steps, exact=all(row.exact for row in rows))
 
 
 def acceptance_figures(windows: Sequence[Window]) -> dict[str, Any]:

@@ -66,8 +66,9 @@ class Lab:
         return space.arm(max(space.lengths) if live else n, live=live)
 
     def confirm_arm(self, space: MethodSpace, n: int) -> Arm:
-        """A fresh static start, as the user will run it, whatever ran before."""
-        return space.arm(n, live=False, generation=1)
+        """A static start, as the user will run it: a fresh one, unless the probe's was static."""
+        fresh = self.is_live(space) or self.plan.settings.confirm_fresh
+        return space.arm(n, live=False, generation=int(fresh))
 
     def is_live(self, space: MethodSpace) -> bool:
         return self.plan.is_live(space) and self.why_static(space) is None

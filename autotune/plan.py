@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Literal
 
 from autotune.candidates import build_spaces, parse_drafters, parse_lengths, parse_methods
 from autotune.catalog import resolve_model
+from autotune.comparison import require_sampler
 from autotune.engines import Engine, Offer
 from autotune.environment import probe_engine, probe_environment
 from autotune.errors import ConfigurationError
 from autotune.limits import parse_goodput
+from autotune.priors import prior
 from autotune.records import (
     Message,
     MethodSpace,
     Plan,
+    Prior,
     Prompt,
     Record,
+    SamplerName,
     Settings,
     Skipped,
     Target,
@@ -34,8 +39,8 @@ EFFORT = {
         "confirm_each_load": False,
         "schedule": False,
     },  # fewer: Student's t is 12.7 with two
-    "default": {"search_blocks": 2, "confirm_blocks": 4},
-    "rigorous": {"search_blocks": 4, "confirm_blocks": 8},
+    "default": {"search_blocks": 4, "confirm_blocks": 4},
+    "rigorous": {"search_blocks": 8, "confirm_blocks": 8, "confirm_fresh": True},
 }
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
@@ -61,6 +66,8 @@ class Request(Record):
     live_n: bool = True
     goodput: str | None = None
     schedule: bool | None = None  # None: by effort
+    sampler: SamplerName = "spectune"
+    max_candidates: int | None = None
     vllm_python: str | None = None
     catalog: str | None = None
 
@@ -68,7 +75,14 @@ class Request(Record):
 def make_plan(request: Request, engine: Engine) -> Plan:
     """Raises ConfigurationError for everything that the user can mend."""
     offer = engine.offer()
-    return _closed_plan(request, engine, offer) if offer else _open_plan(request, engine)
+    plan = _closed_plan(request, engine, offer) if offer else _open_plan(request, engine)
+    return with_priors(plan)
+
+
+def with_priors(plan: Plan, known: Mapping[str, Prior] | None = None) -> Plan:
+    """The plan with what is assumed of each method; `known` replaces the packaged table."""
+    spaces = [s.model_copy(update={"prior": prior(s.method, known)}) for s in plan.spaces]
+    return plan.model_copy(update={"spaces": tuple(spaces)})
 
 
 def _open_plan(request: Request, engine: Engine) -> Plan:
@@ -157,7 +171,10 @@ def _narrowed(request: Request, spaces: tuple[MethodSpace, ...]) -> tuple[Method
     for space in spaces:
         allowed = tuple(n for n in space.lengths if lengths is None or n in lengths)
         if space.method in names and allowed:
-            kept.append(space.model_copy(update={"lengths": allowed}))
+            larger = (n for n in space.lengths if n > allowed[-1])
+            kept.append(
+                space.model_copy(update={"lengths": allowed, "next_length": next(larger, None)})
+            )
     return tuple(kept)
 
 
@@ -191,6 +208,8 @@ def make_settings(request: Request, *, repeats: bool, outputs: bool) -> Settings
         budget_seconds=parse_duration(request.budget, "--budget") if request.budget else None,
         live_n=request.live_n,
         seed=request.seed,
+        sampler=require_sampler(request.sampler),
+        max_candidates=request.max_candidates,
     )
 
 

@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
+SamplerName = Literal["spectune", "tpe", "gp", "random", "grid"]
+
 BASELINE = "none"  # the name of "no speculation" wherever a method name is expected
 SCHEDULED = "schedule-"  # in the key of a start whose N follows the batch size
 Tier = tuple[int, int, int]  # batch sizes from, to (inclusive), and the N for them
@@ -87,6 +89,23 @@ class Target(Record):
     engine_args: tuple[str, ...] = ()  # everything the user wrote after `--`, unchanged
 
 
+class Prior(Record):
+    """What is assumed of a method before it is measured: see priors.py, acceptance.py, steptime.py.
+
+    Conditional acceptance at position i of rounds of N: alpha_i + carry * p_N, alpha_1 = `first`,
+    then changing by the steps. Relative cost of a step: cost_intercept + cost_slope * N.
+    """
+
+    first: float = Field(default=0.85, ge=0, le=1)
+    second_step: float = -0.03
+    third_step: float = -0.01
+    later_step: float = -0.004
+    carry: float = 0.05
+    cost_intercept: float = Field(default=1.35, gt=0)
+    cost_slope: float = Field(default=0.2, ge=0)
+    doubt: float = Field(default=1.0, gt=0)  # a factor on how far acceptance may be from all this
+
+
 class MethodSpace(Record):
     """The candidates of one drafting method: one drafter and the N that may be tried."""
 
@@ -95,8 +114,10 @@ class MethodSpace(Record):
     lengths: tuple[int, ...] = Field(min_length=1)  # allowed num_speculative_tokens, ascending
     parallel: bool = False  # all tokens drafted in one pass (DFlash, DSpark, PARD)
     live_n: bool = True  # N can be switched on a running engine
+    next_length: int | None = None  # the next larger N that could be tried; None: none is known
     # speculative_config without num_speculative_tokens; empty for replay and simulation
     config: dict[str, Any] = Field(default_factory=dict)
+    prior: Prior = Prior()
 
     def speculative_config(self, n: int, tiers: tuple[Tier, ...] = ()) -> dict[str, Any] | None:
         """What vLLM takes for this N; None where the engine needs none.
@@ -164,9 +185,10 @@ class Limits(Record):
 class Settings(Record):
     """How hard to measure. `--fast` and `--rigorous` choose a preset of these."""
 
-    search_blocks: int = Field(default=2, ge=1)  # paired prompt blocks per candidate and load
+    search_blocks: int = Field(default=4, ge=1)  # most blocks of a candidate at a load
     confirm_each_load: bool = True  # a load with a better choice of its own gets its own start
     confirm_blocks: int = Field(default=4, ge=1)  # held-out blocks for baseline and finalist
+    confirm_fresh: bool = False  # also a finalist that was probed on a static start
     repeats: bool = True  # measuring the same block again gives new information
     prompts_per_block: int = Field(default=8, ge=1)  # at least; never fewer than 2 x concurrency
     greedy_prompts: int = Field(default=4, ge=0)  # outputs compared with the baseline at batch 1
@@ -179,6 +201,8 @@ class Settings(Record):
     limits: Limits | None = None  # only what keeps them may be recommended for a load
     limits_share: float = Field(default=0.95, gt=0.0, le=1.0)  # of requests that must keep them all
     schedule: bool = True  # try N by batch size where the loads want different N
+    sampler: SamplerName = "spectune"  # who chooses the next candidate; the others, to compare
+    max_candidates: int | None = Field(default=None, ge=1)  # candidates to try at most; None: all
 
 
 class Plan(Record):
@@ -202,10 +226,14 @@ class Plan(Record):
 
     @property
     def sha256(self) -> str:
-        """Identity of a study. The budget is left out: a resumed run may get more time."""
+        """Identity of a study, limits left out: a resumed run may get more time and candidates."""
         # reasons for skipping may depend on the network; the spaces hold what matters
         content = self.model_dump(mode="json", exclude={"workload", "warnings", "skipped"})
+        for space in content["spaces"]:
+            space.pop("prior")  # it guides the search and changes no figure
+            space.pop("next_length")  # what could be tried beside them changes nothing
         content["settings"].pop("budget_seconds")
+        content["settings"].pop("max_candidates")
         return digest({**content, "workload": self.workload.sha256})
 
 
@@ -284,6 +312,18 @@ class SpecCounters(Record):
         return tuple(count / self.num_drafts for count in self.accepted_per_pos)
 
 
+class BatchSteps(Record):
+    """The decode steps of one window that held the same number of requests; means over them."""
+
+    requests: int = Field(ge=1)
+    num_steps: int = Field(ge=1)
+    verified_tokens_per_step: float  # of all requests: each one's next token and its drafts
+    context_tokens_per_request: float | None  # in the KV cache before the step
+    draft_seconds_per_step: float | None  # None where nothing is drafted, or it was not timed
+    verify_seconds_per_step: float
+    step_seconds: float  # start to start, gaps included
+
+
 class StepTimes(Record):
     """Decode steps of one window as the engine's worker saw them."""
 
@@ -292,8 +332,23 @@ class StepTimes(Record):
     verify_seconds_per_step: float
     step_seconds: float  # start to start, gaps included
     coverage: float  # (draft + verify) / step
-    tokens_per_step: float
+    tokens_per_step: float  # committed
     requests_per_step: float
+    verified_tokens_per_step: float | None = None
+    by_batch: tuple[BatchSteps, ...] = ()  # ascending; the same steps, apart by requests
+
+
+class RequestDrafts(Record):
+    """What became of one request's drafts. Index i: draft position i + 1, as far as any reached."""
+
+    num_drafts: int = Field(ge=0)
+    num_draft_tokens: int = Field(ge=0)
+    accepted_per_pos: tuple[int, ...] = ()  # drafts of which at least i + 1 tokens were accepted
+    drafted_per_pos: tuple[int, ...] | None = None  # drafts of at least i + 1 tokens
+
+    @property
+    def num_accepted_tokens(self) -> int:
+        return sum(self.accepted_per_pos)
 
 
 class RequestResult(Record):
@@ -307,6 +362,7 @@ class RequestResult(Record):
     finish_reason: str | None = None
     text: str | None = None
     error: str | None = None
+    drafts: RequestDrafts | None = None  # None: the engine does not say
 
 
 class Window(Record):
@@ -401,7 +457,7 @@ class Stopped(Record):
 
 
 class Interval(Record):
-    """A ratio with its confidence interval."""
+    """A ratio, rate or mean with its confidence interval."""
 
     value: float
     low: float
@@ -427,13 +483,18 @@ class CandidateResult(Record):
     baseline_output_tokens_per_second: float | None = None  # on the same prompts
     speedup: Interval | None = None
     acceptance_length: float | None = None
+    acceptance_length_interval: Interval | None = None
     per_position_acceptance_rates: tuple[float, ...] | None = None
+    per_position_acceptance_intervals: tuple[Interval, ...] | None = None
+    # of the drafts that reached the position, as far as any did; None: their lengths are not known
+    conditional_acceptance_rates: tuple[float, ...] | None = None
     draft_seconds_per_step: float | None = None
     verify_seconds_per_step: float | None = None
     tpot_p50_seconds: float | None = None
     ttft_p50_seconds: float | None = None
     share_within_limits: float | None = None  # of requests; None without limits
     goodput_requests_per_second: float | None = None  # requests within the limits, as vLLM counts
+    flags: tuple[str, ...] = ()  # what to know about the acceptance figures: acceptance_flags.py
     error: str | None = None
     reason: str | None = None
 

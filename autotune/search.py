@@ -1,4 +1,4 @@
-"""What to measure next, when to stop, and the Optuna sampler that asks.
+"""What to measure next and when to stop; `sampler.py` is the Optuna sampler that asks.
 
 Expected improvement of the final choice per second of cost, where an engine start costs far more
 than switching N on a running engine.
@@ -7,7 +7,7 @@ than switching N on a running engine.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotune.knowledge import Key, Knowledge, Load
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 COULD_WIN_Z = 1.645  # one-sided 95 %: below this chance a candidate is not worth a probe
 RACE_Z = 1.28
 NOTHING_KEEPS = -1.0  # ln(speedup) to beat where nothing measured keeps the limits: any will do
+MAX_FAILED_LENGTHS = 2  # after this many failed N the whole method is given up
 PREDICTED = "predicted_log_speedup"  # trial attribute: by load, before the first probe
+
+Incumbent = tuple[float, dict[Load, float]]  # best ln(speedup) so far, overall and by load
 
 
 class Prices(Record):
@@ -38,8 +41,9 @@ class Search:
         self.prices = prices
         self.starts_left = starts_left  # engine starts the search may still cause
         self.open_method: str | None = None
+        self.taken: frozenset[Key] = frozenset()  # what other workers are measuring right now
 
-    def incumbent(self) -> tuple[float, dict[Load, float]]:
+    def incumbent(self) -> Incumbent:
         """Best ln(speedup) so far, overall and by load, among what keeps the latency limits there.
 
         Not speculating scores 0.
@@ -56,9 +60,9 @@ class Search:
             by_load[load] = max(scores, default=NOTHING_KEEPS)
         return max(overall, default=NOTHING_KEEPS), by_load
 
-    def could_win(self, method: str, n: int, z: float = COULD_WIN_Z) -> bool:
+    def could_win(self, method: str, n: int, best: Incumbent, z: float = COULD_WIN_Z) -> bool:
         """Whether the candidate may beat the best, at any load, by more than the tie margin."""
-        overall, by_load = self.incumbent()
+        overall, by_load = best
         margin = math.log1p(self.knowledge.plan.settings.tie_margin)
         centre, sd = self.knowledge.score(method, n)
         possible = self._possible_loads(method, n)
@@ -79,12 +83,18 @@ class Search:
         return 0 if method == self.open_method else 1
 
     def promising(self) -> list[Key]:
-        """Unmeasured candidates that could still win."""
+        """Unmeasured candidates that could still win and that nobody else is measuring.
+
+        A method that was never measured is not dismissed on what is only assumed of it.
+        """
+        best = self.incumbent()
+        tried = {m for m, n in self.knowledge.candidates() if self.knowledge.measured(m, n)}
         return [
             (method, n)
             for method, n in self.knowledge.candidates()
             if not self.knowledge.measured(method, n)
-            and self.could_win(method, n)
+            and (method, n) not in self.taken
+            and (method not in tried or self.could_win(method, n, best))
             and self._is_next(method, n)
         ]
 
@@ -107,10 +117,15 @@ class Search:
         """
         waiting = self.open_candidates()
         here = [key for key in waiting if self.starts_needed(*key) == 0]
-        return max(here or waiting, key=self._value_per_second, default=None)
+        return self.most_valuable(here or waiting)
 
-    def _value_per_second(self, key: Key) -> float:
-        overall, by_load = self.incumbent()
+    def most_valuable(self, keys: Sequence[Key]) -> Key | None:
+        """The one with the best expected improvement per second; None where there is none."""
+        best = self.incumbent()
+        return max(keys, key=lambda key: self._value_per_second(key, best), default=None)
+
+    def _value_per_second(self, key: Key, best_so_far: Incumbent) -> float:
+        overall, by_load = best_so_far
         possible = self._possible_loads(*key)
         everywhere = len(possible) == len(by_load)
         gain = expected_improvement(*self.knowledge.score(*key), overall) if everywhere else 0.0
@@ -143,7 +158,7 @@ class Search:
         return centre + RACE_Z * math.sqrt(2) * sd > best
 
     def _rivals_elsewhere(self, close: list[Key]) -> bool:
-        """A lone contender is raced only against a measured candidate of another method or N=0."""
+        """A lone contender is raced against what another method or N=0 has shown or may show."""
         if not close:
             return False
         centre, sd = self.knowledge.score(*close[0])
@@ -152,7 +167,8 @@ class Search:
             for key in self.knowledge.candidates()
             if key not in close and self.knowledge.measured(*key)
         ]
-        return any(abs(centre - other) < 2 * sd for other in [0.0, *others])
+        unseen = any(method != self.open_method for method, _ in self.promising())
+        return unseen or any(abs(centre - other) < 2 * sd for other in [0.0, *others])
 
 
 def expected_improvement(mean: float, sd: float, best: float) -> float:
@@ -164,50 +180,42 @@ def expected_improvement(mean: float, sd: float, best: float) -> float:
     return (mean - best) * 0.5 * math.erfc(-z / math.sqrt(2)) + sd * density
 
 
+def is_hopeless(knowledge: Knowledge, space: MethodSpace) -> bool:
+    """Whether so many N of a method have failed when they were run that it is given up."""
+    own = [n for n in space.lengths if (space.method, n) in knowledge.tried_in_vain]
+    return len(own) >= min(MAX_FAILED_LENGTHS, len(space.lengths))
+
+
+METHOD = "method"  # Optuna's name of the drafting method
+LENGTH = ".num_speculative_tokens"  # ends Optuna's name of N
+
+
 def length_parameter(method: str) -> str:
     """Optuna's name of N for one method: each method has its own allowed lengths."""
-    return f"{method}.num_speculative_tokens"
+    return method + LENGTH
+
+
+def method_of(parameter: str) -> str:
+    """The method whose N a parameter of that name is."""
+    return parameter.removesuffix(LENGTH)
 
 
 def suggest(trial: optuna.Trial, spaces: Sequence[MethodSpace]) -> Key:
     """The define-by-run search space: a method, then one of its lengths."""
-    method = str(trial.suggest_categorical("method", [space.method for space in spaces]))
+    method = str(trial.suggest_categorical(METHOD, [space.method for space in spaces]))
     space = next(space for space in spaces if space.method == method)
     n = trial.suggest_categorical(length_parameter(method), list(space.lengths))
     return method, int(n)
 
 
+def candidate_of(parameters: Mapping[str, Any], spaces: Sequence[MethodSpace]) -> Key | None:
+    """The candidate that a trial's parameters name; None where they do not name one (yet)."""
+    method = str(parameters.get(METHOD))
+    n = parameters.get(length_parameter(method))
+    known = any(space.method == method for space in spaces)
+    return (method, int(n)) if known and n is not None else None
+
+
 def is_suggested(trial: optuna.Trial, spaces: Sequence[MethodSpace]) -> bool:
     """Whether a trial already says what to measure: both of its parameters are stored."""
-    method = trial.params.get("method")
-    known = any(space.method == method for space in spaces)
-    return known and length_parameter(str(method)) in trial.params
-
-
-def make_sampler(search: Search) -> optuna.samplers.BaseSampler:
-    """An Optuna sampler that answers with `search.propose()`."""
-    import optuna
-
-    class SpectuneSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
-        """Asks the cost model once per trial, then hands out its two parameters."""
-
-        def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
-            return {}
-
-        def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
-            return {}
-
-        def sample_independent(
-            self, study: Any, trial: Any, param_name: str, param_distribution: Any
-        ) -> Any:
-            # Optuna does not ask for a parameter that has only one choice, so either may come first
-            if trial.number not in proposals:
-                proposal = search.propose()
-                if proposal is None:
-                    raise optuna.TrialPruned("nothing is left that could win")
-                proposals[trial.number] = proposal
-            method, n = proposals[trial.number]
-            return method if param_name == "method" else n
-
-    proposals: dict[int, Key] = {}
-    return SpectuneSampler()
+    return candidate_of(trial.params, spaces) is not None

@@ -12,7 +12,17 @@ import logging
 import math
 from typing import TYPE_CHECKING
 
-from autotune.confirm import confirm
+from autotune import stats
+from autotune.choice import may_be_best
+from autotune.comparison import (
+    MAX_CANDIDATES,
+    Comparison,
+    max_candidates_tried,
+    number_tried,
+    suggested,
+    times_told,
+)
+from autotune.confirm import confirm, hold_out
 from autotune.engines import Engine, Progress
 from autotune.errors import (
     EngineDiedError,
@@ -25,7 +35,7 @@ from autotune.measure import Lab, is_search_arm
 from autotune.recommend import recommend
 from autotune.records import BlockRole, MethodSpace, Plan, Recommendation, Stopped
 from autotune.schedule_trial import try_schedule
-from autotune.search import PREDICTED, Prices, Search, is_suggested, make_sampler, suggest
+from autotune.search import PREDICTED, Prices, Search, is_hopeless, is_suggested
 
 if TYPE_CHECKING:
     import optuna
@@ -36,7 +46,6 @@ logger = logging.getLogger(__name__)
 
 BUDGET_SPENT = "the budget was spent"
 GROWN = 1.05  # a budget must be larger than what was used for a study to go on
-MAX_FAILED_LENGTHS = 2  # after this many failed N the whole method is given up
 
 
 def tune(plan: Plan, engine: Engine, study: Study, progress: Progress) -> Recommendation:
@@ -65,10 +74,13 @@ def tune(plan: Plan, engine: Engine, study: Study, progress: Progress) -> Recomm
 
 
 def may_go_on(finished: Recommendation, plan: Plan) -> bool:
-    """Whether a finished study was cut short by a budget that is larger now."""
-    budget = plan.settings.budget_seconds
-    cut_short = finished.stopped_because == BUDGET_SPENT
-    return cut_short and (budget is None or budget > GROWN * finished.cost.total_seconds)
+    """Whether a finished study was cut short by a limit that is larger now."""
+    budget, allowed = plan.settings.budget_seconds, plan.settings.max_candidates
+    if finished.stopped_because == BUDGET_SPENT:
+        return budget is None or budget > GROWN * finished.cost.total_seconds
+    if finished.stopped_because.startswith(MAX_CANDIDATES):
+        return allowed is None or allowed > number_tried(finished)
+    return False
 
 
 def recall(plan: Plan, study: Study) -> Knowledge:
@@ -104,24 +116,23 @@ def measure_baseline(lab: Lab, knowledge: Knowledge) -> None:
 
 def run_search(lab: Lab, knowledge: Knowledge) -> Stopped:
     """Probe until no unmeasured candidate could still win, or the budget is spent."""
-    from optuna.trial import TrialState
+    from autotune.sampler import SpectuneSampler
 
     search = Search(knowledge, Prices(start_seconds=0.0, probe_seconds=1.0), starts_left=0)
-    trials, spaces = lab.study.optuna_study(make_sampler(search)), lab.plan.spaces
-    for trial in lab.study.running_trials(trials):
-        if is_suggested(trial, spaces) and knowledge.alive(*suggest(trial, spaces)):
-            run_trial(lab, knowledge, trials, trial)
-        else:  # lost before it was decided what to measure, or just after that had failed
-            trials.tell(trial, state=TrialState.FAIL)
+    trials = lab.study.optuna_study(SpectuneSampler.asking(search))
+    take_up(lab, knowledge, trials)
+    if lab.plan.settings.sampler != "spectune":
+        return run_comparison(lab, knowledge, trials, search)
     while True:
         search.prices = prices(lab, knowledge)
         search.open_method = lab.open_method
         search.starts_left = starts_allowed(lab) - lab.search_starts
-        waiting = search.open_candidates()
+        limited = max_candidates_tried(knowledge)
+        waiting = [] if limited else search.open_candidates()
         here = any(method == search.open_method for method, _ in waiting)
         contenders = [] if here else search.contenders()
         if not waiting and not contenders:
-            return why_stopped(search)
+            return why_stopped(search, limited)
         new_starts = 0 if here or contenders else 1
         if budget_spent(lab, search, new_starts, probes=max(1, len(contenders))):
             return Stopped(reason=BUDGET_SPENT, exhausted=False)
@@ -131,27 +142,57 @@ def run_search(lab: Lab, knowledge: Knowledge) -> Stopped:
             run_trial(lab, knowledge, trials, trials.ask())
 
 
-def run_trial(lab: Lab, knowledge: Knowledge, trials: optuna.Study, trial: optuna.Trial) -> None:
-    """One Optuna trial is one candidate: probe it at every load and tell the speedup."""
+def take_up(lab: Lab, knowledge: Knowledge, trials: optuna.Study) -> None:
+    """Go on with the trials that an interruption left running."""
     from optuna.trial import TrialState
 
-    method, n = suggest(trial, lab.plan.spaces)
+    for trial in lab.study.running_trials(trials):
+        decided = is_suggested(trial, lab.plan.spaces)
+        if decided and knowledge.alive(*suggested(trial, lab.plan)):
+            run_trial(lab, knowledge, trials, trial)
+        else:  # lost before it was decided what to measure, or just after that had failed
+            trials.tell(trial, state=TrialState.FAIL)
+
+
+def run_comparison(lab: Lab, knowledge: Knowledge, trials: optuna.Study, search: Search) -> Stopped:
+    """The same trials, chosen by one of Optuna's own samplers (`--sampler`)."""
+    comparison = Comparison(knowledge, trials)
+    while True:
+        search.prices = prices(lab, knowledge)
+        stopped = comparison.why_stopped()
+        if stopped is not None:
+            return stopped
+        if budget_spent(lab, search, comparison.starts_needed(lab.open_method), probes=1):
+            return Stopped(reason=BUDGET_SPENT, exhausted=False)
+        run_trial(lab, knowledge, trials, comparison.ask())
+
+
+def run_trial(lab: Lab, knowledge: Knowledge, trials: optuna.Study, trial: optuna.Trial) -> None:
+    """One Optuna trial is one candidate: probe it at every load and tell the measured speedup."""
+    from optuna.trial import TrialState
+
+    method, n = suggested(trial, lab.plan)
     if PREDICTED not in trial.user_attrs:  # a resumed trial keeps what was predicted first
         loads = lab.plan.concurrencies
         predicted = {str(load): knowledge.predict(method, n, load).log_speedup for load in loads}
         trial.set_user_attr(PREDICTED, predicted)
-    if probe(lab, knowledge, method, n):
-        trials.tell(trial, math.exp(knowledge.score(method, n)[0]))
+    if measure_candidate(lab, knowledge, (method, n), times_told(trials, trial, knowledge)):
+        trials.tell(trial, measured_speedup(knowledge, method, n))
     else:
         trial.set_user_attr("error", knowledge.failed.get((method, n), "the method was given up"))
         trials.tell(trial, state=TrialState.FAIL)
 
 
 def probe(lab: Lab, knowledge: Knowledge, method: str, n: int) -> bool:
-    """Measure a candidate's first block at every load. False: it failed, and is recorded."""
+    """Measure a candidate at every load. False: it failed, and is recorded.
+
+    A live engine answers one block, more only in a race; a static start answers all its blocks.
+    """
     space = knowledge.spaces[method]
     try:
         measure_block(lab, knowledge, method, n, index=0)
+        if not lab.is_live(space):
+            finish_static(lab, knowledge, method, n)
     except EngineError as error:
         if lab.is_live(space) and isinstance(error, LiveSwitchError | EngineStartError):
             lab.fall_back_to_static(space, error)
@@ -161,11 +202,46 @@ def probe(lab: Lab, knowledge: Knowledge, method: str, n: int) -> bool:
     return True
 
 
+def measure_candidate(
+    lab: Lab, knowledge: Knowledge, key: tuple[str, int], times_told: int
+) -> bool:
+    """Measure a candidate, or its next block where earlier trials were told of it already.
+
+    Where the plan has no block left nothing is measured. False: the candidate has failed.
+    """
+    if not knowledge.alive(*key):
+        return False
+    if not times_told:
+        return probe(lab, knowledge, *key)
+    blocks_left = times_told < lab.plan.settings.search_blocks and key not in knowledge.out_of_race
+    if blocks_left and knowledge.blocks_done(*key) <= times_told:
+        race(lab, knowledge, [key])
+    return True
+
+
+def measured_speedup(knowledge: Knowledge, method: str, n: int) -> float:
+    """Geometric mean over loads of what was measured, without the cost model."""
+    loads = knowledge.plan.concurrencies
+    return math.exp(stats.mean([stats.mean(knowledge.log_ratios(method, n, c)) for c in loads]))
+
+
 def measure_block(lab: Lab, knowledge: Knowledge, method: str, n: int, index: int) -> None:
     """One search block of a candidate at every load."""
     arm = lab.probe_arm(knowledge.spaces[method], n)
     for load in lab.plan.concurrencies:
         knowledge.add(lab.window(arm, n, BlockRole.SEARCH, index, load))
+
+
+def finish_static(lab: Lab, knowledge: Knowledge, method: str, n: int) -> None:
+    """The rest that a static start has to tell: coming back to it would cost another start.
+
+    Its held-out blocks are measured where it may be the finalist: it runs as the user will run it.
+    """
+    for index in range(1, lab.plan.settings.search_blocks):
+        if may_be_best(knowledge, method, n):
+            measure_block(lab, knowledge, method, n, index)
+    if may_be_best(knowledge, method, n) and not lab.plan.settings.confirm_fresh:
+        hold_out(lab, knowledge.spaces[method], n, lab.plan.concurrencies)
 
 
 def give_up(lab: Lab, knowledge: Knowledge, space: MethodSpace, n: int, error: EngineError) -> None:
@@ -179,10 +255,10 @@ def give_up(lab: Lab, knowledge: Knowledge, space: MethodSpace, n: int, error: E
     if isinstance(error, EngineDiedError | EngineStartError):  # larger N ask more of the engine
         larger = [length for length in space.lengths if length > n]
         _not_tried(lab, knowledge, method, larger, f"{NOT_TRIED}: N={n} ended the engine")
-    own = [length for length in space.lengths if (method, length) in knowledge.tried_in_vain]
-    if len(own) < min(MAX_FAILED_LENGTHS, len(space.lengths)):
+    if not is_hopeless(knowledge, space):
         return
     if any(knowledge.measured(method, length) for length in space.lengths):
+        own = [length for length in space.lengths if (method, length) in knowledge.tried_in_vain]
         reason = f"{NOT_TRIED} after {len(own)} of its N had failed: {error.message}"
         _not_tried(lab, knowledge, method, list(space.lengths), reason)
     else:
@@ -200,11 +276,12 @@ def _not_tried(
             knowledge.fail(method, n, reason)
 
 
-def why_stopped(search: Search) -> Stopped:
+def why_stopped(search: Search, limited: bool) -> Stopped:
     """The reason for the end of a search that has nothing left to propose."""
     left = len(search.promising())
     if left:
-        reason = f"the engine starts were spent; {left} unmeasured candidates might still win"
+        spent = MAX_CANDIDATES if limited else "the engine starts"
+        reason = f"{spent} were spent; {left} unmeasured candidates might still win"
         return Stopped(reason=reason, exhausted=False)
     reason = "no unmeasured candidate could still win by more than the tie margin"
     return Stopped(reason=reason, exhausted=True)
@@ -236,14 +313,14 @@ def prices(lab: Lab, knowledge: Knowledge) -> Prices:
 
 
 def starts_allowed(lab: Lab) -> int:
-    """Engine starts the search may spend: one per method with live N, else about two per method.
+    """Engine starts the search may spend: one per method with live N, else two per method.
 
-    With the baseline and the confirmation that makes M + 2, and 2 M + 1 without live N.
+    With the baseline, and for live N the confirmation, that makes M + 2 and 2 M + 1.
     """
     live = sum(lab.is_live(space) or len(space.lengths) == 1 for space in lab.plan.spaces)
     static = len(lab.plan.spaces) - live
     wasted = len(lab.static_methods)  # live starts that turned out not to work
-    return live + 2 * static + wasted - (1 if static and not live else 0)
+    return live + 2 * static + wasted
 
 
 def budget_spent(lab: Lab, search: Search, starts: int, probes: int) -> bool:

@@ -26,6 +26,7 @@ class Script:
     first_delay_seconds: float = 0.0
     chunk_delay_seconds: float = 0.0
     text_key: str = "content"
+    metrics: dict[str, Any] | None = None  # beside the usage, as vLLM puts them
     bytes_per_write: int | None = None  # tear lines apart
     fault: Fault | None = None
 
@@ -178,5 +179,6 @@ def _events(script: Script, chat: bool) -> list[str]:
             "prompt_tokens": script.prompt_tokens,
             "completion_tokens": script.completion_tokens,
         }
-        events.append(json.dumps({"choices": [], "usage": counts}))
+        told = {} if script.metrics is None else {"metrics": script.metrics}
+        events.append(json.dumps({"choices": [], "usage": counts, **told}))
     return [*events, "[DONE]"]

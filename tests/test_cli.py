@@ -89,6 +89,18 @@ def test_0_the_answer_comes_first(spectune):
     assert "Traceback" not in err
 
 
+def test_0_another_sampler_and_fewer_candidates(spectune):
+    """The panel has eagle3 with N = 1 to 5; the grid takes them in this order."""
+    code, out, _ = spectune(*REPLAY, "--sampler", "grid", "--max-candidates", "2", "--json")
+    document = json.loads(out)
+    probed = [c for c in document["candidates"] if c["status"] in ("probed", "confirmed")]
+    assert code == 0
+    assert [c["num_speculative_tokens"] for c in probed] == [1, 2]
+    assert "--max-candidates" in document["stopped_because"]
+    code, out, _ = spectune(*REPLAY, "--sampler", "random", "--json")
+    assert json.loads(out)["study"] != document["study"]  # what is measured differs
+
+
 def test_0_not_speculating_is_an_answer(spectune):
     code, out, _ = spectune(*SIMULATE, "--simulation", "no-gain")
     assert code == 0
@@ -127,6 +139,8 @@ USAGE = {
     "request timeout": (["run", "--request-timeout", "0"], "--request-timeout '0' is not a"),
     "top p": (["run", "--top-p", "0"], "0<x<=1"),
     "prompts": ([*SIMULATE, "--num-prompts", "1"], "x>=2"),
+    "sampler": ([*SIMULATE, "--sampler", "cmaes"], "'tpe'"),
+    "no candidates": ([*SIMULATE, "--max-candidates", "0"], "x>=1"),
     "noise": ([*SIMULATE, "--replay-noise", "-1"], "x>=0"),
     "storage": ([*SIMULATE, "--storage", "mysql://x"], "sqlite:///FILE"),
     "stray": ([*SIMULATE, "math"], "unexpected extra argument (math)"),
@@ -399,15 +413,15 @@ def effort(spectune, *arguments):
 
 
 def test_effort(spectune, monkeypatch):
-    assert effort(spectune) == (2, 4)
+    assert effort(spectune) == (4, 4)
     assert effort(spectune, "--fast") == (1, 4)
-    assert effort(spectune, "--rigorous") == (4, 8)
+    assert effort(spectune, "--rigorous") == (8, 8)
     monkeypatch.setenv("SPECTUNE_FAST", "1")
     assert effort(spectune, "--seed", "1") == (1, 4)
     monkeypatch.setenv("SPECTUNE_FAST", "0")
-    assert effort(spectune, "--seed", "2") == (2, 4)
+    assert effort(spectune, "--seed", "2") == (4, 4)
     monkeypatch.setenv("SPECTUNE_RIGOROUS", "1")
-    assert effort(spectune, "--seed", "3") == (4, 8)
+    assert effort(spectune, "--seed", "3") == (8, 8)
 
 
 def settings_of(spectune, *arguments):

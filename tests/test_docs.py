@@ -47,6 +47,32 @@ def test_the_example_of_the_readme_is_what_is_printed(generate):
     assert (DOCS.parent / "README.md").read_text() == generate.readme(), "stale: run `make docs`"
 
 
+def example_of_the_sampler():
+    text = (DOCS / "science.md").read_text()
+    section = text[text.index("## The Optuna sampler") :]
+    return section.split("```python\n")[1].split("```")[0]
+
+
+def test_the_example_of_the_sampler_runs(capsys):
+    """dflash N=7 has the largest of the 13 recorded speed-ups, 2.342."""
+    names = {}
+    exec(example_of_the_sampler(), names)
+    assert names["study"].best_params == {"method": "dflash", "dflash.num_speculative_tokens": 7}
+    assert "2.342" in capsys.readouterr().out
+    assert len(names["study"].trials) < len(names["MEASURED"]) == 13
+
+
+def test_the_figures_of_the_example_are_the_recorded_ones():
+    names = {}
+    exec(example_of_the_sampler(), names)
+    document = json.loads((PUBLISHED / "s01-gemma-4-31b-it-math500.json").read_text())
+    base = document["baseline"][0]["output_tokens_per_second"]
+    points = {(p["method"], p["num_speculative_tokens"]): p for p in document["points"]}
+    for key, (speedup, length) in names["MEASURED"].items():
+        assert points[key]["output_tokens_per_second"] / base == pytest.approx(speedup, abs=5e-4)
+        assert points[key]["mean_acceptance_length"] == length
+
+
 def checker(name):
     schema = json.loads((DOCS / f"{name}.schema.json").read_text())
     jsonschema.Draft202012Validator.check_schema(schema)

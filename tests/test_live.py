@@ -6,12 +6,14 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autotune.engines.live import Runner, expects_v2, why_not_live, why_not_switched
 from autotune.engines.steps import request_step_tokens, summarize_steps, timed_worker
 from autotune.environment import EngineInfo
 from autotune.methods import all_methods, get_method
-from autotune.records import SpecCounters
+from autotune.records import SpecCounters, StepTimes
 from autotune.vllm_plugin import worker
 from autotune.vllm_plugin.worker import COLUMNS, StepTimer
 
@@ -162,6 +164,7 @@ class Worker(StepTimer):
             num_scheduled_tokens={"a": 5 if new else 1 + drafted},
             scheduled_spec_decode_tokens={} if new else {"a": [7] * drafted},
             scheduled_new_reqs=["a"] if new else [],
+            scheduled_cached_reqs=SimpleNamespace(num_computed_tokens=[] if new else [5]),
         )
         self.model_runner.execute_model(output)
         assert self.model_runner.sample_tokens(None) == "tokens"
@@ -195,6 +198,7 @@ def test_a_worker_says_what_it_has_and_times_it(runner, v2, drafter):
     assert drained["drafter"] == (drafter is not None)
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in drained["steps"]]
     assert [row["decode"] for row in rows] == [0.0, 1.0]
+    assert [row["context"] for row in rows] == [0, 5]
     assert all((row["draft"] > 0) == (drafter is not None) for row in rows)
     assert worker.spectune_stop() == {"stopped": True}
     own = {"speculator"} if hasattr(runner, "speculator") else {"drafter"} & set(vars(runner))
@@ -221,7 +225,7 @@ def test_a_timer_that_cannot_be_installed_leaves_nothing():
 
 def row(start: float, draft: float, *, requests: int = 2, decode: bool = True) -> list[float]:
     values = {"start": start, "step": 0.9, "draft": draft, "requests": requests}
-    values |= {"tokens": 3, "drafted": 2, "decode": float(decode)}
+    values |= {"tokens": 3, "drafted": 2, "decode": float(decode), "context": None}
     return [values[column] for column in COLUMNS]
 
 
@@ -236,12 +240,70 @@ def test_step_times():
     assert summarize_steps(rows[:2], drafter=True, tokens_per_request=1.5) is None
 
 
+def test_step_times_by_batch():
+    """By hand: two steps of 2 requests, one of 1; the last decode step has no successor."""
+    rows = [
+        # start, step, draft, requests, tokens, drafted, decode, context
+        [0.0, 0.30, 0.05, 2, 90, 0, 0.0, 0],
+        [1.0, 0.30, 0.10, 2, 6, 4, 1.0, 40],
+        [1.4, 0.40, 0.20, 2, 4, 2, 1.0, 44],
+        [2.0, 0.20, 0.02, 1, 3, 2, 1.0, 30],
+        [2.3, 0.20, 0.02, 1, 3, 2, 1.0, 32],
+    ]
+    steps = summarize_steps(rows, drafter=True, tokens_per_request=1.5)
+    one, two = steps.by_batch
+    assert (one.requests, one.num_steps, two.requests, two.num_steps) == (1, 1, 2, 2)
+    assert (one.verified_tokens_per_step, two.verified_tokens_per_step) == (3, 5)
+    assert (one.context_tokens_per_request, two.context_tokens_per_request) == (30, 21)
+    assert one.draft_seconds_per_step == pytest.approx(0.02)
+    assert two.draft_seconds_per_step == pytest.approx(0.15)
+    assert one.verify_seconds_per_step == pytest.approx(0.18)
+    assert two.verify_seconds_per_step == pytest.approx(0.2)
+    assert one.step_seconds == pytest.approx(0.3)
+    assert two.step_seconds == pytest.approx(0.5)
+    assert steps.verified_tokens_per_step == pytest.approx(13 / 3)
+
+
+STEP_ROWS = st.tuples(
+    st.floats(1e-4, 1), st.floats(0, 1), st.integers(1, 8), st.integers(0, 9), st.booleans()
+)
+
+
+@given(st.lists(STEP_ROWS, min_size=2, max_size=40))
+def test_by_batch_holds_the_very_steps_of_the_totals(drawn):
+    rows, start = [], 0.0
+    for busy, share, requests, drafts, decode in drawn:
+        tokens = requests * (1 + drafts)
+        rows.append([start, busy, share * busy, requests, tokens, drafts, float(decode), 7])
+        start += 1.5 * busy
+    steps = summarize_steps(rows, drafter=True, tokens_per_request=1.0)
+    if steps is None:
+        return
+    assert sum(batch.num_steps for batch in steps.by_batch) == steps.num_steps
+    names = ["verify_seconds_per_step", "step_seconds", "verified_tokens_per_step"]
+    if steps.draft_seconds_per_step is not None:
+        names.append("draft_seconds_per_step")
+    for name in names:
+        total = sum(batch.num_steps * getattr(batch, name) for batch in steps.by_batch)
+        assert total == pytest.approx(steps.num_steps * getattr(steps, name))
+
+
+def test_windows_stored_before_there_was_by_batch_still_load():
+    rows = [row(0.0, 0.2), row(1.0, 0.2)]
+    steps = summarize_steps(rows, drafter=True, tokens_per_request=1.0)
+    older = steps.model_dump(exclude={"by_batch", "verified_tokens_per_step"})
+    loaded = StepTimes.model_validate(older)
+    assert (loaded.by_batch, loaded.verified_tokens_per_step) == ((), None)
+    assert loaded.step_seconds == steps.step_seconds
+
+
 def test_drafting_that_was_not_timed_is_not_zero():
     rows = [row(0.0, 0.0), row(1.0, 0.0)]
     for drafter in (True, False):
         steps = summarize_steps(rows, drafter=drafter, tokens_per_request=1.0)
         assert steps.draft_seconds_per_step is None
         assert steps.verify_seconds_per_step == pytest.approx(0.9)
+        assert [batch.draft_seconds_per_step for batch in steps.by_batch] == [None]
 
 
 def test_the_worker_that_drafts_is_read():

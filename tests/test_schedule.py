@@ -10,10 +10,11 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tuner_samples import Scripted, Stage, Watched, plan_of, simulate
+from tuner_samples import Scripted, Stage, Watched, plan_of, replay, simulate
 
 from autotune.engines.arguments import max_num_seqs
 from autotune.errors import EngineStartError
+from autotune.measure import Lab
 from autotune.plan import Request
 from autotune.records import (
     BlockRole,
@@ -359,25 +360,57 @@ def test_a_start_that_fails_is_told_and_leaves_the_static_choice(stage):
     assert load_study(stage.url).failures == ()  # N=6 itself is well
 
 
-def test_an_engine_that_cannot_says_why(stage):
-    """Both N of mtp are measured on a start of their own, so that what is missed is known."""
-    reason = "vLLM drops the schedule under data parallelism"
+def test_an_engine_that_cannot_says_why(stage, tmp_path):
+    """A recording knows no batch sizes between its loads: what is missed is told, not tried."""
+    document = {
+        "schema": "spectune.recording/1",
+        "model": "acme/small",
+        "workload": "by hand",
+        "baseline": [
+            {"concurrency": load, "output_tokens_per_second": 50.0 * load} for load in (2, 32)
+        ],
+        "points": [
+            {
+                "method": "mtp",
+                "num_speculative_tokens": n,
+                "concurrency": load,
+                "output_tokens_per_second": 50.0 * load * gains[load > 8],
+                "mean_acceptance_length": {2: 2.5, 6: 4.0}[n],
+            }
+            for n, gains in GAINS.items()
+            for load in (2, 32)
+        ],
+    }
+    path = tmp_path / "recording.json"
+    path.write_text(json.dumps(document))
+    engine = Watched(replay(path))
+    result = stage.tune(engine)
+    trial = result.schedule_trial
+    assert (trial.outcome, trial.loads, trial.tiers) == ("not_tried", (), TIERS)
+    assert trial.reason == "engine replay cannot let N follow the batch size"
+    assert result.schedule is None
+    assert not any(arm.schedule for arm in engine.starts)
+    assert {block.split(":")[2] for _, _, block in engine.windows} == {"c2", "c32"}
+    assert any(trial.reason in said and "was not tried" in said for said in result.warnings)
+
+
+def test_data_parallelism_and_fixed_lengths_speak_against_it(stage):
+    """What forbids switching N on a running engine forbids a schedule too."""
+    dropped = "vLLM drops the schedule under data parallelism"
 
     class Cannot(Scripted):
         def why_not_live(self, target, space):
-            return reason
+            return dropped
 
-    def react(arm, n, block, window):
-        return given.react(arm, n, block, window) if arm.method != "ngram" else None
-
-    given, settings = scripted(), {"greedy_prompts": 0}
-    engine = Watched(Cannot({**given.rates, ("ngram", 2): 1.0}, react))
-    result = stage.tune(engine, plan=plan_of((2, 32), settings=settings, mtp=[2, 6], ngram=[2]))
-    trial = result.schedule_trial
-    assert (trial.outcome, trial.reason, trial.loads) == ("not_tried", reason, ())
-    assert not any(arm.schedule for arm in engine.starts)
-    assert "c8" not in {block.split(":")[2] for _, _, block in engine.windows}
-    assert any(reason in warning and "was not tried" in warning for warning in result.warnings)
+    plan = two_loads()
+    (space,) = plan.spaces
+    fixed = space.model_copy(update={"live_n": False})
+    with open_study(stage.url, plan) as study:
+        lab = Lab(plan, Cannot(scripted().rates), study, stage.said.append)
+        assert lab.why_no_schedule(space) == dropped
+        able = Lab(plan, scripted(), study, stage.said.append)
+        assert able.why_no_schedule(space) is None
+        assert "cannot change while the engine runs" in able.why_no_schedule(fixed)
 
 
 def test_a_schedule_that_misses_the_limits_of_the_static_n_loses(stage):

@@ -392,6 +392,9 @@ def test_exact_window_without_noise(write):
     assert window.steps.step_seconds == pytest.approx(split.seconds)
     assert window.steps.tokens_per_step == pytest.approx(4 * (1 + 0.8 + 0.6 + 0.4))
     assert window.steps.requests_per_step == 4
+    (batch,) = window.steps.by_batch
+    assert (batch.requests, batch.verified_tokens_per_step) == (4, 16)
+    assert batch.step_seconds == window.steps.step_seconds
     steps = window.duration_seconds / window.steps.step_seconds
     assert window.steps.num_steps == pytest.approx(steps, abs=0.51)
 

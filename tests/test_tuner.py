@@ -158,11 +158,6 @@ def test_without_live_n_the_starts_are_kept(static_results):
         assert result.decision == "speculate"
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="without live N only measured candidates are chosen, though the profile of one start "
-    "predicts the shorter N; with one method that is a single probe",
-)
 def test_without_live_n_at_most_3_percent_are_lost(static_results):
     assert max(regret(*item) for item in static_results.items()) <= 0.03
 
@@ -263,8 +258,8 @@ def test_the_interval_holds_on_a_drifting_machine(stage):
 
 
 def test_drift_starts_the_baseline_once_more(stage):
-    engine = Watched(simulate("drifting"))
-    result = stage.tune(engine)
+    engine = Watched(simulate("drifting", seed=1))
+    result = stage.tune(engine, Request(seed=1, methods="eagle3", effort="rigorous"))
     assert "none:0:static:1" in [arm.key for arm in engine.starts]
     assert any("reference block moved by" in warning for warning in result.warnings)
 
@@ -294,15 +289,17 @@ def test_the_winners_curse_is_not_in_the_answer(stage, recording):
 
 
 def test_close_calls_are_raced_in_turn(stage, recording):
-    """Equal candidates get their second block one after the other, on the running engine."""
+    """Equal candidates get each further block one after the other, on the running engine."""
     path = recording({0: 100.0, **dict.fromkeys(range(1, 5), 150.0)})
     engine = Watched(replay(path, noise=0.01))
     stage.tune(engine)
     searched = [(n, block) for arm, n, block in engine.windows if arm == "mtp:4:live:0"]
-    second = [n for n, block in searched if block.startswith("search:1")]
-    assert len(second) >= 2 and second == sorted(set(second))
-    first = [block for _, block in searched].index("search:1:c1")
-    assert all(block.startswith("search:1") for _, block in searched[first:])
+    rounds = [int(block.split(":")[1]) for _, block in searched]
+    assert rounds == sorted(rounds)  # nobody is a block ahead of a contender
+    for index in range(1, max(rounds) + 1):
+        raced = [n for n, block in searched if block.startswith(f"search:{index}:")]
+        assert raced == sorted(set(raced))
+    assert rounds.count(1) >= 2
 
 
 # --------------------------------------------------------------------------------- failures
@@ -636,7 +633,7 @@ def make_faulty():
 
 @pytest.mark.parametrize(
     ("make", "stops"),
-    [(make_replay, (0, 7, 13)), (make_noisy, (12, 20)), (make_faulty, (13, 17))],
+    [(make_replay, (0, 7, 10)), (make_noisy, (12, 20)), (make_faulty, (13, 17))],
 )
 def test_an_interrupted_study_goes_on(stage, make, stops):
     whole = Watched(make())
@@ -768,13 +765,13 @@ def test_no_budget_for_any_candidate_is_no_answer(stage, clock):
 
 
 def test_starts_that_ran_out_are_said(stage, recording):
-    """One method without live N: one probe, and the search does not claim more."""
-    path = recording({0: 100.0, 1: 150, 2: 160, 3: 105})
+    """One method without live N: two probes, and the search does not claim more."""
+    path = recording({0: 100.0, 1: 150, 2: 160, 4: 165, 8: 170, 16: 150})
     result = stage.tune(replay(path, live_n=False), Request(live_n=False))
     assert result.cost.engine_starts == 3
-    assert result.stopped_because == (
-        "the engine starts were spent; 2 unmeasured candidates might still win"
-    )
+    assert result.stopped_because.startswith("the engine starts were spent; ")
+    assert result.stopped_because.endswith(" unmeasured candidates might still win")
+    assert not result.exhausted
 
 
 def test_a_live_switch_that_fails_once_is_not_tried_again_after_resuming(stage):

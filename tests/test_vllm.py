@@ -205,6 +205,16 @@ class VllmContract(EngineContract):
             assert record.search.steps is not None
             assert record.confirm.steps is None
 
+    def test_requests_tell_exactly_what_the_counters_say(self, bench, spaces, live):
+        for n in LENGTHS:
+            for window in (*bench.record(live, n)[:2], *self._fresh(bench, spaces, n)[:2]):
+                told = [request.drafts for request in window.requests]
+                assert sum(t.num_drafts for t in told) == window.counters.num_drafts
+                assert sum(t.num_draft_tokens for t in told) == window.counters.num_draft_tokens
+                for i, accepted in enumerate(window.counters.accepted_per_pos):
+                    assert sum(sum(t.accepted_per_pos[i : i + 1]) for t in told) == accepted
+                assert "request_drafts_disagree" not in window.flags
+
     def _fresh(self, bench, spaces, n: int) -> Record:
         return bench.record(spaces[self.method].arm(n, live=False), n)
 

@@ -37,6 +37,7 @@ from autotune.records import (
     MethodSpace,
     Plan,
     Prompt,
+    RequestDrafts,
     Sampling,
     Target,
     Workload,
@@ -115,8 +116,22 @@ def test_our_arguments_come_last(make):
     ]  # fmt: skip
     assert argv[5:11] == ["--dtype", "float32", "--host", "127.0.0.1", "--port", "8123"]
     assert [word for word in argv[11:] if word.startswith("--")] == [
-        "--speculative-config", "--scheduler-cls", "--worker-extension-cls",
+        "--speculative-config", "--per-request-spec-decode-metrics", "--scheduler-cls",
+        "--worker-extension-cls",
     ]  # fmt: skip
+
+
+def test_each_request_is_asked_for_its_drafts(make):
+    flag = "--per-request-spec-decode-metrics"
+    for arm in (NGRAM.arm(4, live=True), NGRAM.arm(2, live=False)):
+        argv = make().argv(TARGET, arm, 1)
+        assert argv[argv.index(flag) + 1] == "detailed"
+        assert flag not in make(vllm="0.28.1").argv(TARGET, arm, 1)
+    assert flag not in make().argv(TARGET, BASELINE, 1)  # vLLM would refuse to start
+    own = Target(model="m", engine_args=(flag, "summary"))
+    assert make().argv(own, NGRAM.arm(2, live=False), 1).count(flag) == 1
+    baseline = make().argv(own, BASELINE, 1)
+    assert baseline[-4:-2] == [flag, "none"]  # what comes last counts
 
 
 @pytest.mark.parametrize(
@@ -293,7 +308,7 @@ class StillRunning:
 
 
 def rows(*drafts: float) -> list[list[float]]:
-    columns = {"step": 0.9, "requests": 1, "tokens": 3, "drafted": 2, "decode": 1.0}
+    columns = {"step": 0.9, "requests": 1, "tokens": 3, "drafted": 2, "decode": 1.0, "context": 9}
     return [
         [(columns | {"start": float(i), "draft": draft})[name] for name in COLUMNS]
         for i, draft in enumerate(drafts)
@@ -389,6 +404,31 @@ def test_an_arm_that_is_not_instrumented_is_left_alone(serve):
     session, fake = serve(STATIC.model_copy(update={"instrumented": False}))
     assert session.run(block()).steps is None
     assert fake.calls == []
+
+
+def telling(index: int, body: dict) -> Script:
+    """4 drafts of 2 tokens, of which one was accepted each time: as `spec_metrics` counts."""
+    steps = {"per_step_accepted": [1] * 4, "per_step_drafted": [2] * 4}
+    said = {"num_spec_steps": 4, "num_draft_tokens": 8, "acceptance_histogram": [0, 4, 0, 0]}
+    return Script(metrics={"speculative_decoding": {**said, **steps}})
+
+
+def test_requests_tell_of_their_drafts(serve):
+    window = serve(STATIC, script=telling)[0].run(block())
+    each = RequestDrafts(
+        num_drafts=4, num_draft_tokens=8, accepted_per_pos=(4,), drafted_per_pos=(4, 4)
+    )
+    assert [request.drafts for request in window.requests] == [each, each]
+    assert "request_drafts_disagree" not in window.flags
+
+
+def test_requests_and_counters_that_differ_are_flagged_not_refused(serve):
+    def half(index: int, body: dict) -> Script:
+        return telling(index, body) if index % 2 else Script()
+
+    window = serve(STATIC, script=half)[0].run(block())
+    assert "request_drafts_disagree" in window.flags
+    assert window.counters.num_drafts == 8  # the counters stay the truth
 
 
 def test_a_warm_up_is_not_judged(serve):

@@ -64,6 +64,12 @@ class PassesThrough(Grouped):
     help="Try N by batch size where loads want different N: one more start [not with --fast].",
 )  # fmt: skip
 @effort("--budget", metavar="TIME", help="Stop searching in time to be done by then: 30m, 2h.")
+@effort(
+    "--sampler", type=click.Choice(["spectune", "tpe", "gp", "random", "grid"]),
+    default="spectune", show_default=True,
+    help="Who chooses the next candidate; the others are there to compare.",
+)  # fmt: skip
+@effort("--max-candidates", type=click.IntRange(1), help="Try at most so many candidates.")
 @effort("--num-prompts", type=click.IntRange(2), help="Use only the first prompts.")
 @effort("--prompts-per-block", type=click.IntRange(1), help="Smallest window, in prompts [8].")
 @effort("--seed", type=int, default=0, show_default=True, help="Of sampling and the search.")

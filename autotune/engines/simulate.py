@@ -27,11 +27,13 @@ from autotune.errors import (
 from autotune.records import (
     BASELINE,
     Arm,
+    BatchSteps,
     Block,
     BlockRole,
     Environment,
     MethodSpace,
     Quantiles,
+    RequestDrafts,
     RequestResult,
     SpecCounters,
     StepTimes,
@@ -105,11 +107,18 @@ class SimulatedSession:
             acceptance_length=counters.acceptance_length if counters else None,
             per_position_acceptance_rates=counters.per_position_rates if counters else None,
             counters=counters,
-            steps=_steps(split, slowdown, tokens_per_step, requests, output_tokens),
+            steps=_steps(split, slowdown, tokens_per_step, requests, drafted, output_tokens),
             ttft=_constant(ttft_seconds),
             tpot=_quantiles(decode_seconds / decoded),
             end_to_end=_quantiles(ttft_seconds + decode_seconds),
-            requests=_requests(block, decoded + 1, ttft_seconds, decode_seconds),
+            requests=_requests(
+                block,
+                rounds,
+                None if counters is None else drafted,
+                decoded + 1,
+                ttft_seconds,
+                decode_seconds,
+            ),
         )
 
     def close(self) -> None:
@@ -257,36 +266,71 @@ def _counters(rounds: NDArray[np.int64], n: int) -> SpecCounters:
     )
 
 
+def _requests(
+    block: Block,
+    rounds: NDArray[np.int64],
+    n: int | None,
+    tokens: int,
+    ttft_seconds: float,
+    decode_seconds: NDArray[np.float64],
+) -> tuple[RequestResult, ...]:
+    """One result a row of `rounds`; `n` None: no speculation.
+
+    Each is drawn for itself, so each counts as a prompt of its own, whatever the block's are.
+    Prefills delay their own request, never the decoding of the others.
+    """
+    return tuple(
+        RequestResult(
+            prompt_id=f"{block.key}/{i}",
+            completion_tokens=tokens,
+            ttft_seconds=ttft_seconds,
+            end_to_end_seconds=ttft_seconds + float(decode_seconds[i]),
+            finish_reason="length",
+            drafts=None if n is None else _request_drafts(row, n),
+        )
+        for i, row in enumerate(rounds)
+    )
+
+
+def _request_drafts(row: NDArray[np.int64], n: int) -> RequestDrafts:
+    drafts = int((row >= 0).sum()) if n else 0
+    return RequestDrafts(
+        num_drafts=drafts,
+        num_draft_tokens=drafts * n,
+        accepted_per_pos=tuple(int((row >= i).sum()) for i in range(1, n + 1)),
+        drafted_per_pos=(drafts,) * n,
+    )
+
+
 def _steps(
     split: StepSplit,
     slowdown: float,
     tokens: float,
     requests: int,
+    drafted: int,
     output_tokens: int,
 ) -> StepTimes:
-    return StepTimes(
+    """All steps alike: the simulator has no tail in which requests run out."""
+    verified = requests * (1 + drafted)
+    batch = BatchSteps(
+        requests=requests,
         num_steps=max(1, round(output_tokens / tokens)),
+        verified_tokens_per_step=verified,
+        context_tokens_per_request=None,
         draft_seconds_per_step=split.draft_seconds * slowdown or None,
         verify_seconds_per_step=split.verify_seconds * slowdown,
         step_seconds=split.seconds * slowdown,
+    )
+    return StepTimes(
+        num_steps=batch.num_steps,
+        draft_seconds_per_step=batch.draft_seconds_per_step,
+        verify_seconds_per_step=batch.verify_seconds_per_step,
+        step_seconds=batch.step_seconds,
         coverage=(split.draft_seconds + split.verify_seconds) / split.seconds,
         tokens_per_step=tokens,
         requests_per_step=float(requests),
-    )
-
-
-def _requests(
-    block: Block, tokens: int, ttft_seconds: float, decode_seconds: NDArray[np.float64]
-) -> tuple[RequestResult, ...]:
-    """One a prompt. Prefills delay their own request, never the decoding of the others."""
-    return tuple(
-        RequestResult(
-            prompt_id=prompt.id,
-            completion_tokens=tokens,
-            ttft_seconds=ttft_seconds,
-            end_to_end_seconds=ttft_seconds + float(seconds),
-        )
-        for prompt, seconds in zip(block.prompts, decode_seconds, strict=True)
+        verified_tokens_per_step=verified,
+        by_batch=(batch,),
     )
 
 

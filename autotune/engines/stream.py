@@ -10,6 +10,7 @@ import itertools
 import json
 from typing import Any
 
+from autotune.engines.drafts import request_drafts
 from autotune.records import RequestResult
 
 TEXT_KEYS = ("reasoning", "reasoning_content", "content")  # vLLM renamed the second to the first
@@ -28,6 +29,7 @@ class Answer:
         self.chunk_times: list[float] = []  # of chunks that carry text
         self.texts: list[str] = []  # in order of arrival, reasoning included
         self.usage: dict[str, Any] | None = None
+        self.metrics: Any = None  # vLLM's, beside the usage, where it was told to give them
         self.finish_reason: str | None = None
         self.done = False
         self._rest = b""
@@ -54,6 +56,7 @@ class Answer:
             raise StreamError(f"error in the stream: {error_text(chunk)}")
         if chunk.get("usage"):
             self.usage = chunk["usage"]
+        self.metrics = chunk.get("metrics") or self.metrics
         for choice in chunk.get("choices") or ():
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
             text = _text(choice)
@@ -85,6 +88,7 @@ class Answer:
             end_to_end_seconds=ended - self.sent,
             finish_reason=self.finish_reason,
             text="".join(self.texts),
+            drafts=request_drafts(self.metrics),
         )
 
 

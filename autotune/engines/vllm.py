@@ -17,6 +17,7 @@ from typing import Any
 import autotune
 from autotune.engines import EngineOptions, Offer, Progress
 from autotune.engines.arguments import check_engine_args, data_parallel_size
+from autotune.engines.drafts import drafts_arguments
 from autotune.engines.last_words import reason, with_log
 from autotune.engines.live import why_not_live, why_not_switched
 from autotune.engines.process import (
@@ -127,8 +128,10 @@ class VllmEngine:
             else [info.python, "-m", "vllm.entrypoints.openai.api_server", "--model", target.model]
         )
         argv = [*start, *target.engine_args, "--host", HOST, "--port", str(port)]
-        if arm.speculative_config is not None:
+        speculating = arm.speculative_config is not None
+        if speculating:
             argv += ["--speculative-config", json.dumps(_config(arm), separators=(",", ":"))]
+        argv += drafts_arguments(info, target.engine_args, speculating=speculating)
         if arm.live:
             argv += ["--scheduler-cls", SCHEDULER]
         if arm.instrumented:

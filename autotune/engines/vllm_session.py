@@ -11,6 +11,7 @@ from typing import Any
 
 from autotune.engines import Capabilities
 from autotune.engines.client import BlockRun, Endpoint, run_block
+from autotune.engines.drafts import drafts_flags
 from autotune.engines.last_words import reason, with_log
 from autotune.engines.live import Runner
 from autotune.engines.metrics import MetricsDelta, check_window, difference
@@ -138,7 +139,8 @@ class VllmSession:
             num_requests=len(run.requests),
             weak_drafts_ok=self._arm.method in MODEL_FREE,
         )
-        return (*flags, *quality_flags(run.requests))
+        told = drafts_flags(run.requests, delta.counters)
+        return (*flags, *told, *quality_flags(run.requests))
 
     def _check_alive(self, run: BlockRun) -> None:
         """A request that failed voids the window; a dead or hanging engine is said to be so."""

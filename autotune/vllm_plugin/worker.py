@@ -19,7 +19,8 @@ from typing import Any
 
 V2_RUNNER = "vllm.v1.worker.gpu.model_runner"  # module of the V2 runner, also the CPU's base class
 # One row per step, as lists because they travel as JSON.
-COLUMNS = ("start", "step", "draft", "requests", "tokens", "drafted", "decode")
+# `context`: tokens of all requests in the KV cache before the step; None where vLLM does not say.
+COLUMNS = ("start", "step", "draft", "requests", "tokens", "drafted", "decode", "context")
 
 
 class _HostClock:
@@ -62,6 +63,17 @@ def _drafting(runner: Any) -> tuple[Any, str]:
     """Where drafting happens: (owner, name of the method). V2 asks its speculator, V1 itself."""
     speculator = getattr(runner, "speculator", None)
     return (speculator, "propose") if speculator else (runner, "propose_draft_token_ids")
+
+
+def _context_tokens(scheduler_output: Any) -> int | None:
+    """Tokens that the step's running requests hold in the KV cache before it.
+
+    With asynchronous scheduling vLLM counts drafts as accepted until it knows better, which makes
+    it up to N tokens a request too many.
+    """
+    running = getattr(scheduler_output, "scheduled_cached_reqs", None)
+    lengths = getattr(running, "num_computed_tokens", None)
+    return None if lengths is None else sum(lengths)
 
 
 class _Recorder:
@@ -108,6 +120,7 @@ class _Recorder:
                 # a decode step gives each request one token plus its drafts to verify
                 "decode": not scheduler_output.scheduled_new_reqs
                 and all(n <= 1 + len(drafts.get(r, ())) for r, n in scheduled.items()),
+                "context": _context_tokens(scheduler_output),
             }
             return original(scheduler_output, *args, **kwargs)
 
@@ -136,13 +149,13 @@ class _Recorder:
 
         return propose
 
-    def drain(self) -> list[list[float]]:
+    def drain(self) -> list[list[float | None]]:
         """Rows of COLUMNS for the steps since the last drain; seconds; `start` is host time."""
         self.clock.settle()
         steps, self.done = self.done, []
         return [self._row(step) for step in steps]
 
-    def _row(self, step: dict[str, Any]) -> list[float]:
+    def _row(self, step: dict[str, Any]) -> list[float | None]:
         draft = sum(self.clock.seconds(begin, end) for begin, end in step["drafting"])
         return [
             step["host"],
@@ -152,6 +165,7 @@ class _Recorder:
             step["tokens"],
             step["drafted"],
             float(step["decode"]),
+            step["context"],
         ]
 
 

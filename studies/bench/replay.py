@@ -12,12 +12,13 @@ import statistics
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
 from autotune.engines import EngineOptions, load_engine
-from autotune.plan import Request, make_plan
+from autotune.plan import Request, make_plan, with_priors
 from autotune.recording import load_recording
-from autotune.records import BASELINE, Recommendation
+from autotune.records import BASELINE, Prior, Recommendation
 from autotune.store import open_study
 from autotune.tuner import tune
 
@@ -38,12 +39,17 @@ def truth(path: Path, load: int | None) -> Table:
 
 
 def replay(
-    path: Path, noise: float | None = None, seed: int = 0, *, live_n: bool = True
+    path: Path,
+    noise: float | None = None,
+    seed: int = 0,
+    *,
+    live_n: bool = True,
+    priors: Mapping[str, Prior] | None = None,
 ) -> Recommendation:
-    """One study on one recording, in a store of its own."""
+    """One study on one recording, in a store of its own; `priors` replace the packaged ones."""
     options = EngineOptions(recording=str(path), noise=noise, seed=seed, live_n=live_n)
     engine = load_engine("replay", options)
-    plan = make_plan(Request(seed=seed, live_n=live_n), engine)
+    plan = with_priors(make_plan(Request(seed=seed, live_n=live_n), engine), priors)
     with (
         tempfile.TemporaryDirectory() as folder,
         open_study(f"sqlite:///{folder}/study.db", plan) as study,

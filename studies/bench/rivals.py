@@ -115,3 +115,5 @@ RIVALS = {
     "one probe at N_max": one_probe_rule,
     "recipe default": recipe_default,
 }
+
+RANDOMISED = ("Optuna TPE", "Optuna GP", "random")  # their answer depends on the seed alone

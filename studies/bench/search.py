@@ -2,9 +2,10 @@
 
 Every recording, exact and with 2 % noise over several seeds, with live N and without. The rivals
 get as many probes as spectune used on the same recording and seed. Regret is taken against the
-recorded table: 1 - throughput(chosen) / throughput(best), the baseline included.
+recorded table: 1 - throughput(chosen) / throughput(best), the baseline included. Priors are
+learned without the model at hand. Then how often the intervals hold the truth (calibration.py).
 
-usage: python studies/bench/search.py [--seeds 20] [--recordings DIR] [--markdown FILE]
+usage: python studies/bench/search.py [--seeds 20] [--recordings DIR] [--write docs/benchmarks.md]
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+import calibration
+from calibration import priors_without
 from replay import replay, truth
-from rivals import RIVALS, Answer
+from rivals import RANDOMISED, RIVALS, Answer
 
 from autotune.recording import Recording, load_recording
 from autotune.records import BASELINE
 
 NOISE = 0.02
 SLOW = {"Optuna GP": 5}  # seeds at most: each of its trials fits a model
+BEGIN, END = "<!-- bench-search: begin -->", "<!-- bench-search: end -->"
 
 
 class Outcome(NamedTuple):
@@ -42,29 +46,41 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--recordings", type=Path, default=Path("studies/published"))
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--write", type=Path, help="put the tables into this document")
     chosen = parser.parse_args()
     paths = sorted(chosen.recordings.glob("*.json"))
-    jobs = [(path, None, 0, live) for path in paths for live in (True, False)]
+    jobs = [(path, None, seed, live) for path in paths for live in (True, False)
+            for seed in range(chosen.seeds if live else 1)]  # fmt: skip
     jobs += [
         (path, NOISE, seed, live)
         for path in paths
         for seed in range(chosen.seeds)
         for live in (True, False)
     ]
+    simulated = [(name, seed) for name in calibration.SCENARIOS for seed in range(chosen.seeds)]
     with ProcessPoolExecutor(chosen.workers) as pool:
         outcomes = [o for found in pool.map(study, jobs, chunksize=4) for o in found]
-    text = table(outcomes)
+        cases = [c for found in pool.map(calibration.simulated_cases, simulated) for c in found]
+    cases += [case for path in paths for case in calibration.recorded_cases(path)]
+    text = f"{table(outcomes)}\n\n{calibration.table(cases)}"
     print(text)
-    if chosen.markdown:
-        chosen.markdown.write_text(text + "\n")
+    if chosen.write:
+        put(chosen.write, text)
+
+
+def put(document: Path, text: str) -> None:
+    """Replace what stands between the marks."""
+    before, rest = document.read_text().split(BEGIN)
+    _, after = rest.split(END)
+    document.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
 
 
 def study(job: tuple[Path, float | None, int, bool]) -> list[Outcome]:
     """Our study and, for live N, the rivals' on the same recording, noise and seed."""
     path, noise, seed, live = job
     recording = load_recording(path)
-    result = replay(path, noise, seed, live_n=live)
+    priors = priors_without(recording.model)
+    result = replay(path, noise, seed, live_n=live, priors=priors)
     condition = ("exact" if noise is None else "2 % noise") + ("" if live else ", no live N")
     methods = len(recording.methods)
     regrets = []
@@ -74,12 +90,14 @@ def study(job: tuple[Path, float | None, int, bool]) -> list[Outcome]:
             1 - table[choice.method, choice.num_speculative_tokens] / max(table.values())
         )
     cost, regret = result.cost, statistics.fmean(regrets)
-    found = [
-        Outcome("spectune", condition, regret, cost.engine_starts - methods, methods, cost.probes)
-    ]
+    found = []
+    if noise is not None or seed == 0:
+        starts = cost.engine_starts - methods
+        found = [Outcome("spectune", condition, regret, starts, methods, cost.probes)]
     if live:
         for name, rival in RIVALS.items():
-            if seed < SLOW.get(name, 1_000):
+            repeated = noise is not None or name in RANDOMISED
+            if seed < (SLOW.get(name, 1_000) if repeated else 1):
                 found.append(rival_outcome(name, rival, recording, job, condition, cost.probes))
     return found
 

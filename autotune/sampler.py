@@ -1,0 +1,287 @@
+"""SpectuneSampler: Optuna asks the cost model which method and N to try next.
+
+    sampler = SpectuneSampler({"mtp": range(1, 9), "eagle3": (1, 3, 5)})
+    optuna.create_study(direction="maximize", sampler=sampler).optimize(objective, n_trials=30)
+
+This module imports optuna when it is imported; whoever wants `--help` to be instant imports it
+inside a function.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import optuna
+from optuna.trial import TrialState
+
+from autotune.errors import SamplerError
+from autotune.knowledge import Key, Load
+from autotune.records import MethodSpace
+from autotune.search import METHOD, Prices, Search, candidate_of, length_parameter, method_of
+from autotune.trials import TrialKnowledge
+
+PROPOSAL = "spectune:proposal"  # trial attribute: what this trial is to measure
+NOTHING_LEFT = "nothing is left that could win"
+
+Spaces = Mapping[str, Sequence[int]] | Sequence[MethodSpace]
+
+
+class SpectuneSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
+    """Chooses `method` and `<method>.num_speculative_tokens`; maximises; learns from the trials.
+
+    The value of a trial is the speed-up over not speculating, or a throughput where `baseline`
+    says what not speculating yields. Failed and pruned trials are failed candidates; a candidate
+    that another worker is measuring is not proposed again. What a trial may say about itself is
+    in `trials.py`. Other parameters go to `independent_sampler` (default: TPE).
+
+    `study.optimize` ends when no unmeasured candidate could still win by more than the tie margin.
+    Where the objective has other parameters, it goes on: then the leading candidate is proposed
+    again, so that these are tuned for it.
+
+    spaces: lengths by method, or MethodSpace records.
+    concurrencies: the loads that `values_by_load` of a trial speaks of.
+    baseline: the value of not speculating, one for all loads or by load; 1 for speed-ups.
+    tie_margin: relative gain that is worth having.
+    start_seconds, probe_seconds: what it costs to go to another method, and to measure once.
+    seed: of the default independent sampler; the choice of method and N is not random.
+
+    Raises SamplerError (a ValueError) for a study that minimises or has several objectives.
+    """
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        *,
+        concurrencies: Sequence[Load] = (None,),
+        baseline: float | Mapping[Load, float] = 1.0,
+        tie_margin: float = 0.01,
+        start_seconds: float = 0.0,
+        probe_seconds: float = 1.0,
+        independent_sampler: optuna.samplers.BaseSampler | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self._spaces = as_spaces(spaces)
+        self._baseline = _by_load(baseline, concurrencies)
+        self._tie_margin = tie_margin
+        self._prices = Prices(start_seconds=start_seconds, probe_seconds=probe_seconds)
+        self._independent = independent_sampler or optuna.samplers.TPESampler(seed=seed)
+        self._given: Search | None = None
+        self._learned: TrialKnowledge | None = None
+        self._study: tuple[str, int] | None = None  # whose trials were learned
+        self._lock = threading.Lock()
+
+    @classmethod
+    def asking(cls, search: Search) -> Self:
+        """A sampler for a search that learns elsewhere (from windows) and is asked and told."""
+        sampler = cls(search.knowledge.plan.spaces)
+        sampler._given = search
+        return sampler
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Locks cannot be pickled, and what was learned is read from the study again."""
+        return {**self.__dict__, "_lock": None, "_learned": None, "_study": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ = {**state, "_lock": threading.Lock()}
+
+    def reseed_rng(self) -> None:
+        self._independent.reseed_rng()
+
+    # --------------------------------------------------------------------- other parameters
+
+    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
+        _refuse_several_objectives(study)
+        found = self._independent.infer_relative_search_space(study, trial)
+        return {name: kind for name, kind in found.items() if not self._is_ours(name)}
+
+    def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
+        _refuse_several_objectives(study)
+        found: dict[str, Any] = self._independent.sample_relative(study, trial, search_space)
+        return found
+
+    def before_trial(self, study: Any, trial: Any) -> None:
+        self._independent.before_trial(study, trial)
+
+    # -------------------------------------------------------------------------- method and N
+
+    def sample_independent(
+        self, study: Any, trial: Any, param_name: str, param_distribution: Any
+    ) -> Any:
+        _refuse_several_objectives(study)
+        if not self._is_ours(param_name):
+            return self._independent.sample_independent(
+                study, trial, param_name, param_distribution
+            )
+        if not _maximises(study):
+            raise SamplerError(
+                "SpectuneSampler maximises the speed-up, and this study minimises",
+                hint='optuna.create_study(direction="maximize", ...)',
+            )
+        asked = None if param_name == METHOD else method_of(param_name)
+        method, n = self._proposal(study, trial, asked)
+        return _offered(method if asked is None else n, param_name, param_distribution)
+
+    def _is_ours(self, name: str) -> bool:
+        return name == METHOD or any(name == length_parameter(s.method) for s in self._spaces)
+
+    def _proposal(self, study: Any, trial: Any, asked: str | None) -> Key:
+        """What the trial is to measure, decided when the first of its two parameters is asked for.
+
+        Optuna does not ask for a parameter that has one choice only or that the user has fixed;
+        `asked` is the method then. The proposal is stored with the trial: other workers see it.
+        """
+        with self._lock:
+            known = trial.system_attrs.get(PROPOSAL)
+            if known is not None and asked in (None, known[0]):
+                return known[0], known[1]
+            search = self._search(study, trial)
+            key = self._choice(study, search, asked)
+            while found := self._claims(study, trial) - search.taken:  # while this one was deciding
+                search.taken |= found
+                key = self._choice(study, search, asked)
+            if key is None:
+                _stop(study)
+                raise optuna.TrialPruned(NOTHING_LEFT)
+            study._storage.set_trial_system_attr(trial._trial_id, PROPOSAL, list(key))
+            return key
+
+    def _choice(self, study: Any, search: Search, asked: str | None) -> Key | None:
+        key = search.propose() or self._leader(search, study)
+        if asked is not None and len(self._spaces) > 1 and (key is None or key[0] != asked):
+            return best_length(search, asked)
+        return key
+
+    def _search(self, study: Any, trial: Any = None) -> Search:
+        """The search, with all that is known; what others are measuring is taken."""
+        search = self._given or self._from_trials(study)
+        search.taken = self._claims(study, trial)
+        return search
+
+    def _claims(self, study: Any, trial: Any) -> frozenset[Key]:
+        """The candidates of all other trials that run, or whose end is not learned of yet."""
+        others = [t for t in study.get_trials(deepcopy=False) if not self._is_known(study, t)]
+        claimed = [
+            t.system_attrs.get(PROPOSAL) or candidate_of(t.params, self._spaces)
+            for t in others
+            if trial is None or t.number != trial.number
+        ]
+        return frozenset((key[0], key[1]) for key in claimed if key is not None)
+
+    def _is_known(self, study: Any, trial: Any) -> bool:
+        if self._given is not None:  # it learns elsewhere, and of everything that ends
+            return bool(trial.state.is_finished())
+        return bool(trial.state.is_finished() and self._of(study).knows(trial.number))
+
+    def _from_trials(self, study: Any) -> Search:
+        learned = self._of(study)
+        learned.update(study.get_trials(deepcopy=False))
+        everything = sum(len(space.lengths) for space in self._spaces)
+        search = Search(learned.knowledge, self._prices, starts_left=everything)
+        # with starts that cost nothing no method is cheaper than another
+        search.open_method = learned.last_method if self._prices.start_seconds else None
+        return search
+
+    def _of(self, study: Any) -> TrialKnowledge:
+        name = (study.study_name, study._study_id)
+        if self._learned is None or self._study != name:
+            self._learned = TrialKnowledge(self._spaces, self._baseline, self._tie_margin)
+            self._study = name
+        return self._learned
+
+    def _leader(self, search: Search, study: Any) -> Key | None:
+        """The best candidate so far, where other parameters remain to be tuned for it."""
+        if self._given is not None or not self._of(study).has_others:
+            return None
+        knowledge = search.knowledge
+        known = [key for key in knowledge.candidates() if knowledge.measured(*key)]
+        return max(known, key=lambda key: knowledge.score(*key)[0], default=None)
+
+    # ------------------------------------------------------------------------------- the end
+
+    def after_trial(self, study: Any, trial: Any, state: TrialState, values: Any) -> None:
+        """Learn from the trial; end `study.optimize` where nothing is left that could win."""
+        self._independent.after_trial(study, trial, state, values)
+        ours = candidate_of(trial.params, self._spaces) is not None and _maximises(study)
+        if self._given is not None or not ours:
+            return
+        with self._lock:
+            value = values[0] if state == TrialState.COMPLETE else None
+            self._of(study).take_in(trial, value)
+            search = self._search(study, trial)
+            if search.propose() is None and self._leader(search, study) is None:
+                _stop(study)
+
+    def is_exhausted(self, study: optuna.Study) -> bool:
+        """Whether no candidate that is neither measured nor being measured could still win."""
+        with self._lock:
+            return self._search(study).propose() is None
+
+
+def as_spaces(spaces: Spaces) -> tuple[MethodSpace, ...]:
+    """MethodSpace records, made from lengths by method where that is what was given."""
+    from autotune.methods import all_methods
+
+    if not spaces:
+        raise SamplerError("no method was given", hint='SpectuneSampler({"mtp": range(1, 9)})')
+    if not isinstance(spaces, Mapping):
+        return tuple(spaces)
+    parallel = {method.name for method in all_methods() if method.parallel}
+    return tuple(
+        MethodSpace(method=name, lengths=tuple(sorted(set(lengths))), parallel=name in parallel)
+        for name, lengths in spaces.items()
+    )
+
+
+def best_length(search: Search, method: str) -> Key:
+    """The most valuable candidate of a method that the user has fixed, measured ones included."""
+    alive = [key for key in search.knowledge.candidates() if key[0] == method]
+    promising = [key for key in search.promising() if key[0] == method]
+    free = [key for key in alive if key not in search.taken]
+    smallest = (method, search.knowledge.spaces[method].lengths[0])
+    return search.most_valuable(promising or free or alive) or smallest
+
+
+def _by_load(
+    baseline: float | Mapping[Load, float], concurrencies: Sequence[Load]
+) -> dict[Load, float]:
+    given = baseline if isinstance(baseline, Mapping) else dict.fromkeys(concurrencies, baseline)
+    missing = [load for load in concurrencies if not given.get(load, 0.0) > 0]
+    if missing or not concurrencies:
+        raise SamplerError(
+            f"no positive baseline at concurrency {', '.join(map(str, missing))}",
+            hint="baseline={8: 2310.0, 32: 5400.0}, or one number for all loads",
+        )
+    return {load: float(given[load]) for load in concurrencies}
+
+
+def _refuse_several_objectives(study: Any) -> None:
+    if len(study.directions) > 1:
+        raise SamplerError(
+            "SpectuneSampler serves one objective, the speed-up",
+            hint="tell other figures as user attributes of the trial",
+        )
+
+
+def _maximises(study: Any) -> bool:
+    return bool(study.directions == [optuna.study.StudyDirection.MAXIMIZE])
+
+
+def _offered(value: str | int, name: str, distribution: Any) -> str | int:
+    """The value, where the objective's own parameter allows it."""
+    try:
+        if distribution._contains(distribution.to_internal_repr(value)):
+            return value
+    except ValueError:
+        pass
+    raise SamplerError(
+        f"the objective does not offer {name} = {value!r}: it suggests from {distribution}",
+        hint="give SpectuneSampler the same methods and lengths as the objective",
+    )
+
+
+def _stop(study: Any) -> None:
+    with contextlib.suppress(RuntimeError):  # asked and told: there is no loop to be ended
+        study.stop()

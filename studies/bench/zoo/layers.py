@@ -1,0 +1,164 @@
+"""Drafters in torch, for training. Attributes are named as vLLM 0.32 names the weights it loads.
+
+Shapes: tokens (B, T), hidden states (B, T, hidden), positions (T,).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Shape:
+    hidden: int = 128
+    inner: int = 384
+    heads: int = 4
+    kv_heads: int = 2
+    head: int = 32
+    rope_theta: float = 10000.0
+    eps: float = 1e-6
+
+
+def rotate(x: Tensor, positions: Tensor, theta: float) -> Tensor:
+    """Rotary embedding of x (B, heads, T, head), halves rotated against each other."""
+    half = x.shape[-1] // 2
+    angles = positions[:, None] * theta ** (-torch.arange(half) / half)
+    cos, sin = angles.cos(), angles.sin()
+    left, right = x[..., :half], x[..., half:]
+    return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1)
+
+
+class Attention(nn.Module):
+    """Grouped-query attention. `norms`: Qwen3's norms of each query and key. `bias`: Qwen2's."""
+
+    def __init__(self, shape: Shape, width: int, *, norms: bool, bias: bool) -> None:
+        super().__init__()
+        self.shape = shape
+        queries, keys = shape.heads * shape.head, shape.kv_heads * shape.head
+        self.q_proj = nn.Linear(width, queries, bias=bias)
+        self.k_proj = nn.Linear(width, keys, bias=bias)
+        self.v_proj = nn.Linear(width, keys, bias=bias)
+        self.o_proj = nn.Linear(queries, shape.hidden, bias=False)
+        if norms:
+            self.q_norm = nn.RMSNorm(shape.head, shape.eps)
+            self.k_norm = nn.RMSNorm(shape.head, shape.eps)
+        self.norms = norms
+
+    def queries(self, x: Tensor, positions: Tensor) -> Tensor:
+        q = self.q_proj(x).unflatten(-1, (-1, self.shape.head))
+        q = self.q_norm(q) if self.norms else q
+        return rotate(q.transpose(1, 2), positions, self.shape.rope_theta)
+
+    def memory(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values (B, kv heads, T, head)."""
+        k = self.k_proj(x).unflatten(-1, (-1, self.shape.head))
+        v = self.v_proj(x).unflatten(-1, (-1, self.shape.head)).transpose(1, 2)
+        k = self.k_norm(k) if self.norms else k
+        return rotate(k.transpose(1, 2), positions, self.shape.rope_theta), v
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """`mask` (queries, keys), True where a key is seen; None: causal."""
+        seen = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=True
+        )
+        return self.o_proj(seen.transpose(1, 2).flatten(2))
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        return self.attend(self.queries(x, positions), *self.memory(x, positions), None)
+
+
+class Mlp(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(shape.hidden, shape.inner, bias=False)
+        self.up_proj = nn.Linear(shape.hidden, shape.inner, bias=False)
+        self.down_proj = nn.Linear(shape.inner, shape.hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Layer(nn.Module):
+    """A decoder layer; `width` is what its attention reads, hidden unless said otherwise."""
+
+    def __init__(
+        self, shape: Shape, width: int | None = None, *, norms: bool = False, bias: bool = False
+    ) -> None:
+        super().__init__()
+        self.self_attn = Attention(shape, width or shape.hidden, norms=norms, bias=bias)
+        self.mlp = Mlp(shape)
+        self.input_layernorm = nn.RMSNorm(shape.hidden, shape.eps)
+        self.post_attention_layernorm = nn.RMSNorm(shape.hidden, shape.eps)
+
+    def rest(self, x: Tensor) -> Tensor:
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Eagle3(nn.Module):
+    """One layer that reads the next token beside a mix of three of the target's layers."""
+
+    def __init__(self, shape: Shape, sources: int, vocabulary: int) -> None:
+        super().__init__()
+        self.fc = nn.Linear(sources * shape.hidden, shape.hidden, bias=False)
+        self.midlayer = Layer(shape, 2 * shape.hidden, norms=True)
+        self.midlayer.hidden_norm = nn.RMSNorm(shape.hidden, shape.eps)
+        self.norm = nn.RMSNorm(shape.hidden, shape.eps)
+        self.lm_head = nn.Linear(shape.hidden, vocabulary, bias=False)
+
+    def step(self, embedded: Tensor, state: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """(state for the next step, logits)."""
+        layer = self.midlayer
+        both = torch.cat([layer.input_layernorm(embedded), layer.hidden_norm(state)], dim=-1)
+        state = layer.rest(state + layer.self_attn(both, positions))
+        return state, self.lm_head(self.norm(state))
+
+
+class MimoMtp(Layer):
+    """MiMo's multi-token-prediction layer; it shares the target's head."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, bias=True)
+        self.token_layernorm = nn.RMSNorm(shape.hidden, shape.eps)
+        self.hidden_layernorm = nn.RMSNorm(shape.hidden, shape.eps)
+        self.input_proj = nn.Linear(2 * shape.hidden, shape.hidden, bias=False)
+        self.final_layernorm = nn.RMSNorm(shape.hidden, shape.eps)
+
+    def step(self, embedded: Tensor, state: Tensor, positions: Tensor) -> Tensor:
+        """The state for the next step, which the target's head reads too."""
+        embedded = embedded * (positions > 0)[:, None]  # vLLM blanks the token at position 0
+        both = torch.cat([self.hidden_layernorm(state), self.token_layernorm(embedded)], dim=-1)
+        x = self.input_proj(both)
+        x = x + self.self_attn(self.input_layernorm(x), positions)
+        return self.final_layernorm(self.rest(x))
+
+
+class DFlash(nn.Module):
+    """Layers over a block of masked positions that also see the target's hidden states."""
+
+    def __init__(self, shape: Shape, sources: int, depth: int) -> None:
+        super().__init__()
+        self.fc = nn.Linear(sources * shape.hidden, shape.hidden, bias=False)
+        self.hidden_norm = nn.RMSNorm(shape.hidden, shape.eps)
+        self.norm = nn.RMSNorm(shape.hidden, shape.eps)
+        self.layers = nn.ModuleList(Layer(shape, norms=True) for _ in range(depth))
+
+    def forward(
+        self, context: Tensor, positions: Tensor, block: Tensor, places: Tensor, mask: Tensor
+    ) -> Tensor:
+        """`context` at `positions`, `block` embedded at `places`; `mask` (block, both)."""
+        context = self.hidden_norm(self.fc(context))
+        for layer in self.layers:
+            x = layer.input_layernorm(block)
+            keys, values = zip(
+                layer.self_attn.memory(context, positions),
+                layer.self_attn.memory(x, places),
+                strict=True,
+            )
+            memory = torch.cat(keys, dim=2), torch.cat(values, dim=2)
+            queries = layer.self_attn.queries(x, places)
+            block = layer.rest(block + layer.self_attn.attend(queries, *memory, mask))
+        return self.norm(block)
