@@ -11,6 +11,8 @@ from autotune.acceptance_flags import sentences
 from autotune.choice import choose, measured, tie_margin
 from autotune.evidence import Evidence, candidate_result
 from autotune.knowledge import Key, Load
+from autotune.limits import eligible
+from autotune.load_cautions import limit_warnings, schedule_warnings
 from autotune.records import BASELINE, Confirmation, LoadChoice, Status, Window
 
 TOLD_ELSEWHERE = {"all_length_capped", "engine_tokens_unknown"}
@@ -39,6 +41,8 @@ def warnings(
     said += _acceptance(evidence, choices)
     for confirmation in evidence.confirmations:
         said += _about(evidence, confirmation)
+    said += limit_warnings(evidence, decision, choices)
+    said += schedule_warnings(evidence.trial)
     said += _thin(evidence, decision, choices)
     return tuple(said)
 
@@ -49,7 +53,8 @@ def _ties(evidence: Evidence) -> Iterator[str]:
     if chosen is None:
         return
     score = knowledge.score(*chosen)[0]
-    better = [key for key in measured(knowledge) if knowledge.score(*key)[0] > score]
+    rivals = eligible(knowledge, measured(knowledge), evidence.plan.concurrencies)
+    better = [key for key in rivals if knowledge.score(*key)[0] > score]
     if better:
         names = ", ".join(f"{method} N={n}" for method, n in better)
         margin = math.expm1(tie_margin(knowledge))

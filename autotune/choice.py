@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from autotune.knowledge import Key, Knowledge, Load
+from autotune.limits import NO_SPECULATION, eligible
 
 
 def measured(knowledge: Knowledge) -> list[Key]:
@@ -15,11 +17,11 @@ def measured(knowledge: Knowledge) -> list[Key]:
 def choose(knowledge: Knowledge) -> Key | None:
     """The measured candidate to recommend over all loads; None when not speculating is as good.
 
-    Within the tie margin of the best the smallest N wins.
+    Only what keeps the latency limits at most of the loads is looked at. Within the tie margin of
+    the best the smallest N wins.
     """
-    return _smallest_of_best(
-        knowledge, {key: knowledge.score(*key)[0] for key in measured(knowledge)}
-    )
+    scored = {key: knowledge.score(*key)[0] for key in measured(knowledge)}
+    return _smallest_of_best(knowledge, scored, knowledge.plan.concurrencies)
 
 
 def may_be_best(knowledge: Knowledge, method: str, n: int) -> bool:
@@ -35,13 +37,20 @@ def _is_close(knowledge: Knowledge, ours: Key, rivals: list[Key], loads: tuple[L
     def score(key: Key) -> float:
         return math.fsum(knowledge.predict(*key, load).log_speedup for load in loads) / len(loads)
 
-    best = max([0.0, *(score(key) for key in rivals)])
+    allowed = eligible(knowledge, [NO_SPECULATION, *rivals], loads)
+    if ours not in allowed:
+        return False
+    best = max([0.0, *(score(key) for key in allowed if key != NO_SPECULATION)])
     return score(ours) >= best - tie_margin(knowledge) - knowledge.noise
 
 
-def _smallest_of_best(knowledge: Knowledge, scored: dict[Key, float]) -> Key | None:
+def _smallest_of_best(
+    knowledge: Knowledge, scored: dict[Key, float], loads: Sequence[Load]
+) -> Key | None:
+    allowed = eligible(knowledge, [NO_SPECULATION, *scored], loads)
+    scored = {key: score for key, score in scored.items() if key in allowed}
     best, margin = max(scored.values(), default=0.0), tie_margin(knowledge)
-    if best <= margin:
+    if not scored or (best <= margin and NO_SPECULATION in allowed):
         return None
     tied = [key for key, score in scored.items() if score >= best - margin]
     return min(tied, key=lambda key: (key[1], -scored[key]))
@@ -59,13 +68,13 @@ def tie_margin(knowledge: Knowledge) -> float:
 
 def best_at(knowledge: Knowledge, load: Load) -> Key | None:
     """`choose` for one load alone."""
-    return _smallest_of_best(
-        knowledge,
-        {key: knowledge.predict(*key, load).log_speedup for key in measured(knowledge)},
-    )
+    scored = {key: knowledge.predict(*key, load).log_speedup for key in measured(knowledge)}
+    return _smallest_of_best(knowledge, scored, (load,))
 
 
 def as_good(knowledge: Knowledge, ours: Key, best: Key, load: Load) -> bool:
-    """Whether one candidate is within the tie margin of another at a load."""
+    """Whether one candidate is within the tie margin of another at a load, and of its limits."""
+    if ours not in eligible(knowledge, [ours, best], (load,)):
+        return False
     left, right = (knowledge.predict(*key, load).log_speedup for key in (ours, best))
     return left >= right - tie_margin(knowledge)

@@ -19,6 +19,7 @@ from autotune.choice import as_good, best_at, choose
 from autotune.engines.quality import compare_greedy
 from autotune.errors import EngineError
 from autotune.knowledge import Key, Knowledge, Load
+from autotune.limits import NO_SPECULATION, eligible, share_within
 from autotune.measure import Lab
 from autotune.records import (
     Arm,
@@ -28,6 +29,7 @@ from autotune.records import (
     MethodSpace,
     Window,
 )
+from autotune.schedule import loads_beside
 
 MAX_REFERENCES = 3
 SUSPICIOUS_Z, DRIFT_Z = 2.0, 3.0  # in standard deviations of the noise
@@ -37,25 +39,22 @@ MAX_FINALISTS = 3  # finalists that may fail on their static start before the se
 def confirm(lab: Lab, knowledge: Knowledge) -> tuple[Confirmation, ...]:
     """Confirm the overall choice, first, and each load's own choice where that is really better.
 
-    A finalist that fails is given up and the next one is tried.
+    A finalist that fails, or misses the latency limits, is given up and the next one is tried.
     """
-    overall = _confirm_best(lab, knowledge, lab.plan.concurrencies, partial(choose, knowledge))
-    if overall is None:
+    loads = lab.plan.concurrencies
+    done = [*_confirm_best(lab, knowledge, loads, partial(choose, knowledge))]
+    if not done:
         return ()
-    done = [overall]
     for load in lab.plan.concurrencies if lab.plan.settings.confirm_each_load else ():
         if not _is_served(knowledge, done, load) and _time_is_left(lab):
-            own = _confirm_best(lab, knowledge, (load,), partial(best_at, knowledge, load))
-            done += [own] if own is not None else []
+            done += _confirm_best(lab, knowledge, (load,), partial(best_at, knowledge, load))
     return tuple(done)
 
 
 def _is_served(knowledge: Knowledge, done: Sequence[Confirmation], load: Load) -> bool:
     """Whether a confirmed choice is as good as the best at this load."""
     best = best_at(knowledge, load)
-    return best is None or any(
-        as_good(knowledge, (c.method, c.num_speculative_tokens), best, load) for c in done
-    )
+    return best is None or any(as_good(knowledge, c.key, best, load) for c in done)
 
 
 def _time_is_left(lab: Lab) -> bool:
@@ -65,11 +64,15 @@ def _time_is_left(lab: Lab) -> bool:
 
 def _confirm_best(
     lab: Lab, knowledge: Knowledge, loads: tuple[Load, ...], pick: Callable[[], Key | None]
-) -> Confirmation | None:
+) -> tuple[Confirmation, ...]:
+    """The choice first, then those whose held-out blocks missed the latency limits."""
+    done: list[Confirmation] = []
     for _ in range(MAX_FINALISTS):
         chosen = pick()
-        if chosen is None:
-            return None
+        if chosen is None or chosen in [c.key for c in done]:
+            break
+        if done and not _time_is_left(lab):
+            break
         method, n = chosen
         try:
             finalist = _measure(lab, knowledge, method, n, loads)
@@ -78,8 +81,20 @@ def _confirm_best(
             lab.study.fail(method, n, error.message, error.last_words)
             knowledge.fail(method, n, error.message)
         else:
-            return _compare(lab, knowledge, finalist)
-    return None
+            done.append(_compare(lab, knowledge, finalist))
+            _note_shares(knowledge, done[-1])
+    allowed = eligible(knowledge, [c.key for c in done], loads)
+    return tuple(sorted(done, key=lambda c: (c.key not in allowed, -knowledge.score(*c.key)[0])))
+
+
+def _note_shares(knowledge: Knowledge, confirmation: Confirmation) -> None:
+    """Who keeps the latency limits is decided on held-out blocks where there are any."""
+    sides = ((confirmation.key, confirmation.windows), (NO_SPECULATION, confirmation.baseline))
+    for key, by_load in sides:
+        for load, windows in by_load.items():
+            share = share_within(knowledge.plan.settings.limits, windows)
+            if share is not None:
+                knowledge.held_out_shares[(*key, load)] = share
 
 
 class Measured(NamedTuple):
@@ -91,21 +106,35 @@ class Measured(NamedTuple):
     references: dict[Load, tuple[Window, ...]]
     drift: dict[Load, float]
     greedy: GreedyCheck | None
+    beside: dict[int, tuple[Window, ...]]
 
 
 def _measure(
     lab: Lab, knowledge: Knowledge, method: str, n: int, loads: tuple[Load, ...]
 ) -> Measured:
-    """Run the finalist on its own start; raises EngineError when it cannot do it."""
+    """Run the finalist on its own start; raises EngineError when it cannot do it.
+
+    Where a schedule may beat it, also at the loads where that one's N changes.
+    """
     space, repeats = knowledge.spaces[method], lab.plan.settings.repeats
     arm = lab.confirm_arm(space, n)
     if arm.generation:
         lab.progress(f"confirming {method} N={n} on a fresh start")
     references = _references(lab, knowledge, arm, n, loads) if repeats and arm.generation else {}
     drift = {load: _drift(knowledge, arm, n, load, now) for load, now in references.items()}
-    windows = hold_out(lab, space, n, loads)
+    overall = loads == lab.plan.concurrencies
+    beside = loads_beside(lab, knowledge, (method, n)) if overall else ()
+    windows = hold_out(lab, space, n, (*loads, *beside))
     greedy = _greedy_check(lab, arm, n) if lab.plan.settings.greedy_prompts else None
-    return Measured(method, n, windows, references, drift, greedy)
+    return Measured(
+        method,
+        n,
+        {load: windows[load] for load in loads},
+        references,
+        drift,
+        greedy,
+        {load: windows[load] for load in beside},
+    )
 
 
 def hold_out(
@@ -115,32 +144,32 @@ def hold_out(
     arm = lab.confirm_arm(space, n)
     if lab.plan.settings.greedy_prompts:
         lab.window(arm, n, BlockRole.GREEDY, 0, 1)
-    return _held_out(lab, arm, n, loads)
+    return held_out(lab, arm, n, loads)
 
 
 def _compare(lab: Lab, knowledge: Knowledge, finalist: Measured) -> Confirmation:
     """Set it against the baseline; an EngineError here is the baseline's, not the finalist's."""
-    generation = int(_drifted(lab, knowledge, finalist.drift))
+    generation = int(drifted(lab, knowledge, finalist.drift))
     if generation:
         lab.progress("the reference block has moved: measuring the baseline once more")
     windows, loads = finalist.windows, tuple(finalist.windows)
-    base = _held_out(lab, lab.baseline_arm(generation), 0, loads)
+    base = held_out(lab, lab.baseline_arm(generation), 0, loads)
     return Confirmation(
         method=finalist.method,
         num_speculative_tokens=finalist.n,
-        log_ratios={load: _log_ratios(windows[load], base[load]) for load in loads},
+        log_ratios={load: log_ratios(windows[load], base[load]) for load in loads},
         windows=windows,
         baseline=base,
         references=finalist.references,
         drift=finalist.drift,
         baseline_generation=generation,
         greedy=finalist.greedy,
+        beside=finalist.beside,
     )
 
 
-def _held_out(
-    lab: Lab, arm: Arm, n: int, loads: tuple[Load, ...]
-) -> dict[Load, tuple[Window, ...]]:
+def held_out(lab: Lab, arm: Arm, n: int, loads: tuple[Load, ...]) -> dict[Load, tuple[Window, ...]]:
+    """The held-out blocks of an arm, by load; block by block, so that the loads share any drift."""
     blocks = range(lab.plan.settings.confirm_blocks)
     taken: dict[Load, list[Window]] = {load: [] for load in loads}
     for index in blocks:
@@ -149,7 +178,8 @@ def _held_out(
     return {load: tuple(windows) for load, windows in taken.items()}
 
 
-def _log_ratios(ours: tuple[Window, ...], base: tuple[Window, ...]) -> tuple[float, ...]:
+def log_ratios(ours: tuple[Window, ...], base: tuple[Window, ...]) -> tuple[float, ...]:
+    """ln(throughput of ours / of base), block by block."""
     return tuple(
         math.log(a.output_tokens_per_second / b.output_tokens_per_second)
         for a, b in zip(ours, base, strict=True)
@@ -172,12 +202,12 @@ def _references(
         for load in loads:
             taken[load] += (lab.window(arm, n, BlockRole.REFERENCE, index, load),)
         drift = {load: _drift(knowledge, arm, n, load, now) for load, now in taken.items()}
-        if not _drifted(lab, knowledge, drift, SUSPICIOUS_Z):
+        if not drifted(lab, knowledge, drift, SUSPICIOUS_Z):
             break
     return taken
 
 
-def _drifted(lab: Lab, knowledge: Knowledge, drift: dict[Load, float], z: float = DRIFT_Z) -> bool:
+def drifted(lab: Lab, knowledge: Knowledge, drift: dict[Load, float], z: float = DRIFT_Z) -> bool:
     """Whether the references moved by more than the margin and more than noise explains."""
     if not drift:
         return False

@@ -10,13 +10,16 @@ from autotune import stats
 from autotune.acceptance_evidence import acceptance_length, acceptance_rates, conditional_rates
 from autotune.acceptance_flags import acceptance_flags
 from autotune.knowledge import Key, Knowledge, Load, acceptance_figures, step_figures
+from autotune.limits import goodput, share_within
 from autotune.records import (
     BASELINE,
     BaselineResult,
     CandidateResult,
     Confirmation,
     Interval,
+    Limits,
     Plan,
+    ScheduleTrial,
     Status,
     Stopped,
     Window,
@@ -33,6 +36,7 @@ class Evidence(NamedTuple):
     confirmations: tuple[Confirmation, ...]
     stopped: Stopped
     predictions: Predictions  # made just before a candidate was first measured
+    trial: ScheduleTrial | None = None
 
     def confirmation(self, key: Key, load: Load) -> Confirmation | None:
         """The confirmation of a candidate, if it was confirmed at this load."""
@@ -70,9 +74,12 @@ def normal_interval(plan: Plan, log_speedup: float, sd: float) -> Interval:
 
 def baseline_result(evidence: Evidence, load: Load) -> BaselineResult:
     """No speculation, on the search's prompts."""
-    windows = evidence.knowledge.windows(BASELINE, 0, load)
+    windows, limits = evidence.knowledge.windows(BASELINE, 0, load), evidence.plan.settings.limits
     return BaselineResult(
-        concurrency=load, output_tokens_per_second=mean_rate(windows), **_latencies(windows)
+        concurrency=load,
+        output_tokens_per_second=mean_rate(windows),
+        **_latencies(windows),
+        **_limit_figures(limits, windows),
     )
 
 
@@ -148,6 +155,7 @@ def _measured(evidence: Evidence, key: Key, load: Load) -> CandidateResult:
         **_acceptance(knowledge, key, load, windows),
         **steps,
         **_latencies(windows),
+        **_limit_figures(evidence.plan.settings.limits, windows),
     )
 
 
@@ -184,6 +192,13 @@ def _result(key: Key, load: Load, **figures: object) -> CandidateResult:
 def mean_rate(windows: Sequence[Window]) -> float:
     """Geometric mean of output tokens per second."""
     return math.exp(stats.mean([math.log(w.output_tokens_per_second) for w in windows]))
+
+
+def _limit_figures(limits: Limits | None, windows: Sequence[Window]) -> dict[str, float | None]:
+    return {
+        "share_within_limits": share_within(limits, windows),
+        "goodput_requests_per_second": goodput(limits, windows),
+    }
 
 
 def _latencies(windows: Sequence[Window]) -> dict[str, float | None]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from autotune import stats
 from autotune.acceptance import Acceptance, StepRates, window_rates
+from autotune.limits import Medians, medians, share_within
 from autotune.records import (
     BASELINE,
     BlockRole,
@@ -37,6 +38,8 @@ class Knowledge:
         self.failed: dict[tuple[str, int | None], str] = {}
         self.tried_in_vain: set[Key] = set()  # failed when they were run, not given up unseen
         self.out_of_race: set[Key] = set()  # measured, but a further block failed
+        # share of requests within the latency limits, seen on held-out blocks: it has the last word
+        self.held_out_shares: dict[tuple[str, int, Load], float] = {}
         # by candidate and load, then by block: a window that is added again changes nothing
         self._windows: dict[tuple[str, int, Load], dict[str, Window]] = defaultdict(dict)
         self._cache: dict[tuple[Any, ...], Any] = {}  # holds until the next window comes
@@ -84,6 +87,30 @@ class Knowledge:
 
     def windows(self, method: str, n: int, load: Load) -> list[Window]:
         return list(self._windows.get((method, n, load), {}).values())
+
+    def share_within_limits(self, method: str, n: int, load: Load) -> float | None:
+        """Of the requests of held-out blocks, before the confirmation of the search's.
+
+        None without limits or where none was timed.
+        """
+        held_out = self.held_out_shares.get((method, n, load))
+        return self.search_share(method, n, load) if held_out is None else held_out
+
+    def search_share(self, method: str, n: int, load: Load) -> float | None:
+        """`share_within_limits` of the search's requests alone."""
+        share: float | None = self._keep(self._search_share, method, n, load)
+        return share
+
+    def _search_share(self, method: str, n: int, load: Load) -> float | None:
+        return share_within(self.plan.settings.limits, self.windows(method, n, load))
+
+    def baseline_medians(self, load: Load) -> Medians | None:
+        """Request times without speculation; None where they were not measured."""
+        found: Medians | None = self._keep(self._medians, BASELINE, 0, load)
+        return found
+
+    def _medians(self, method: str, n: int, load: Load) -> Medians | None:
+        return medians(self.windows(method, n, load))
 
     def blocks_done(self, method: str, n: int) -> int:
         """Search blocks measured at every load."""

@@ -78,6 +78,15 @@ class Lab:
         seen = self.static_methods.get(space.method)
         return seen or self.engine.why_not_live(self.plan.target, space)
 
+    def why_no_schedule(self, space: MethodSpace) -> str | None:
+        """What speaks against N by batch size, which needs what live N needs; None: nothing."""
+        offer = self.engine.offer()
+        if offer is not None and not offer.schedules:
+            return f"engine {self.plan.engine} cannot let N follow the batch size"
+        if not space.live_n:
+            return f"N of {space.method} cannot change while the engine runs"
+        return self.why_static(space)
+
     @property
     def open_method(self) -> str | None:
         """The method whose live engine is running: its other N cost no start.
@@ -123,7 +132,7 @@ class Lab:
             raise
         self.study.save(arm, block, 0, window)
         self._account()
-        self.progress(describe_window(window, role))
+        self.progress(describe_window(window, role, scheduled=bool(arm.schedule)))
         return window
 
     def _session_for(self, arm: Arm) -> Session:
@@ -247,9 +256,11 @@ def refuse_without_drafts(window: Window) -> None:
         )
 
 
-def describe_window(window: Window, role: BlockRole) -> str:
+def describe_window(window: Window, role: BlockRole, *, scheduled: bool = False) -> str:
     """One line of progress: what was measured and what came out."""
     what = describe_candidate(window.method, window.num_speculative_tokens)
+    if scheduled:
+        what = f"{window.method} with N by batch size"
     at = "" if window.concurrency is None else f" at concurrency {window.concurrency}"
     length = window.acceptance_length
     accepted = "" if length is None else f", acceptance length {length:.2f}"

@@ -12,6 +12,7 @@ from autotune.comparison import require_sampler
 from autotune.engines import Engine, Offer
 from autotune.environment import probe_engine, probe_environment
 from autotune.errors import ConfigurationError
+from autotune.limits import parse_goodput
 from autotune.priors import prior
 from autotune.records import (
     Message,
@@ -36,6 +37,7 @@ EFFORT = {
         "search_blocks": 1,
         "confirm_blocks": 4,
         "confirm_each_load": False,
+        "schedule": False,
     },  # fewer: Student's t is 12.7 with two
     "default": {"search_blocks": 4, "confirm_blocks": 4},
     "rigorous": {"search_blocks": 8, "confirm_blocks": 8, "confirm_fresh": True},
@@ -62,6 +64,8 @@ class Request(Record):
     budget: str | None = None
     effort: Effort = "default"
     live_n: bool = True
+    goodput: str | None = None
+    schedule: bool | None = None  # None: by effort
     sampler: SamplerName = "spectune"
     max_candidates: int | None = None
     vllm_python: str | None = None
@@ -123,6 +127,11 @@ def _open_plan(request: Request, engine: Engine) -> Plan:
 
 def _closed_plan(request: Request, engine: Engine, offer: Offer) -> Plan:
     """A recording or a simulation: it decides what there is; the user may narrow it."""
+    if request.goodput is not None and not offer.latencies:
+        raise ConfigurationError(
+            f"engine {engine.name} measures no latencies: --goodput cannot be kept",
+            hint="leave --goodput out, or run it on an engine",
+        )
     wanted = parse_concurrency(request.max_concurrency)
     missing = sorted(set(wanted) - set(offer.concurrencies), key=str)
     if missing:
@@ -189,16 +198,13 @@ def _lengths(request: Request) -> tuple[int, ...] | None:
 def make_settings(request: Request, *, repeats: bool, outputs: bool) -> Settings:
     """Presets of effort, reduced to what the engine can give."""
     effort = EFFORT[request.effort] if repeats else {"search_blocks": 1, "confirm_blocks": 1}
-    given = (
-        {}
-        if request.prompts_per_block is None
-        else {"prompts_per_block": request.prompts_per_block}
-    )
+    own = {"prompts_per_block": request.prompts_per_block, "schedule": request.schedule}
+    given = {name: value for name, value in own.items() if value is not None}
     return Settings(
-        **effort,
-        **given,
+        **{**effort, **given},
         repeats=repeats,
         greedy_prompts=Settings().greedy_prompts if outputs else 0,
+        limits=parse_goodput(request.goodput) if request.goodput is not None else None,
         budget_seconds=parse_duration(request.budget, "--budget") if request.budget else None,
         live_n=request.live_n,
         seed=request.seed,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -18,7 +19,9 @@ from autotune.evidence import (
 )
 from autotune.export import serve_args
 from autotune.knowledge import Key, Knowledge, Load
+from autotune.limits import NO_SPECULATION, eligible, keeps
 from autotune.measure import Lab
+from autotune.pareto import pareto_front
 from autotune.records import (
     BASELINE,
     Confirmation,
@@ -26,6 +29,7 @@ from autotune.records import (
     LoadChoice,
     Plan,
     Recommendation,
+    ScheduleTrial,
     Stopped,
     WorkloadSummary,
 )
@@ -35,17 +39,25 @@ Decision = Literal["speculate", "do_not_speculate", "inconclusive"]
 
 
 def recommend(
-    lab: Lab, knowledge: Knowledge, confirmations: tuple[Confirmation, ...], stopped: Stopped
+    lab: Lab,
+    knowledge: Knowledge,
+    confirmations: tuple[Confirmation, ...],
+    stopped: Stopped,
+    trial: ScheduleTrial | None = None,
 ) -> Recommendation:
     """Build the document from everything measured."""
     plan = lab.plan
-    evidence = Evidence(plan, knowledge, confirmations, stopped, _predictions(lab))
+    evidence = Evidence(plan, knowledge, confirmations, stopped, _predictions(lab), trial)
     speedup, decision = _answer(evidence)
+    tiers = trial.tiers if trial and trial.outcome == "won" and decision == "speculate" else ()
     first = confirmations[0] if confirmations and decision != "do_not_speculate" else None
     method, n = (first.method, first.num_speculative_tokens) if first else (BASELINE, 0)
-    config = knowledge.spaces[method].speculative_config(n) if first else None
+    n = max((n for _, _, n in tiers), default=n)
+    config = knowledge.spaces[method].speculative_config(n, tiers) if first else None
     choices = tuple(_load_choice(evidence, load) for load in plan.concurrencies)
     windows = [stored.window for stored in lab.study.windows()]
+    rows = candidate_results(evidence)
+    baseline = tuple(baseline_result(evidence, load) for load in plan.concurrencies)
     return Recommendation(
         study=lab.study.id,
         engine=plan.engine,
@@ -59,8 +71,13 @@ def recommend(
         speculative_config=config,
         speedup=speedup,
         per_concurrency=choices,
-        candidates=candidate_results(evidence),
-        baseline=tuple(baseline_result(evidence, load) for load in plan.concurrencies),
+        schedule=list(tiers) or None,
+        schedule_trial=trial,
+        limits=plan.settings.limits,
+        limits_share=plan.settings.limits_share if plan.settings.limits else None,
+        pareto=pareto_front(rows, baseline),
+        candidates=rows,
+        baseline=baseline,
         cost=lab.cost(),
         stopped_because=stopped.reason,
         exhausted=stopped.exhausted,
@@ -103,11 +120,23 @@ def _predictions(lab: Lab) -> Predictions:
 def _answer(evidence: Evidence) -> tuple[Interval | None, Decision]:
     tie = evidence.plan.settings.tie_margin
     if evidence.confirmations:
-        speedup = _overall(evidence.plan, evidence.confirmations[0])
-        return speedup, _decide(speedup, tie)
+        first, loads = evidence.confirmations[0], evidence.plan.concurrencies
+        trial = evidence.trial
+        won = trial.speedup if trial is not None and trial.outcome == "won" else None
+        speedup = won or _overall(evidence.plan, first)
+        return speedup, _within_limits(evidence, first.key, loads) or _decide(speedup, tie)
     best = _best_probed(evidence)
-    refuted = best is not None and best.high < 1 + tie and evidence.stopped.exhausted
+    missed = best is None and any(measured(evidence.knowledge))  # the limits, all of them
+    refuted = (missed or (best is not None and best.high < 1 + tie)) and evidence.stopped.exhausted
     return best, "do_not_speculate" if refuted else "inconclusive"
+
+
+def _within_limits(evidence: Evidence, key: Key, loads: Sequence[Load]) -> Decision | None:
+    """What the latency limits alone decide: the one side that keeps more of them; None: neither."""
+    allowed = eligible(evidence.knowledge, [key, NO_SPECULATION], loads)
+    if len(allowed) == 2:
+        return None
+    return "speculate" if key in allowed else "do_not_speculate"
 
 
 def _decide(speedup: Interval, tie: float) -> Decision:
@@ -126,7 +155,9 @@ def _overall(plan: Plan, confirmation: Confirmation) -> Interval:
 def _best_probed(evidence: Evidence) -> Interval | None:
     """The best that speculation reached, when nothing was worth confirming."""
     knowledge = evidence.knowledge
-    found = measured(knowledge)
+    loads = evidence.plan.concurrencies
+    allowed = eligible(knowledge, [NO_SPECULATION, *measured(knowledge)], loads)
+    found = [key for key in allowed if key != NO_SPECULATION]
     if not found:
         return None
     best = max(found, key=lambda key: knowledge.score(*key)[0])
@@ -138,7 +169,8 @@ def _load_choice(evidence: Evidence, load: Load) -> LoadChoice:
     if key is None:
         return _no_choice(evidence, load)
     speedup, status = speedup_at(evidence, key, load)
-    decision = _decide(speedup, evidence.plan.settings.tie_margin)
+    decided = _within_limits(evidence, key, (load,))
+    decision = decided or _decide(speedup, evidence.plan.settings.tie_margin)
     method, n = key if decision != "do_not_speculate" else (BASELINE, 0)
     return LoadChoice(
         concurrency=load,
@@ -147,7 +179,13 @@ def _load_choice(evidence: Evidence, load: Load) -> LoadChoice:
         num_speculative_tokens=n,
         speedup=speedup,
         status=status,
+        meets_limits=_meets(evidence, (method, n), load),
     )
+
+
+def _meets(evidence: Evidence, key: Key, load: Load) -> bool | None:
+    limited = evidence.plan.settings.limits is not None
+    return keeps(evidence.knowledge, key, load) if limited else None
 
 
 def _key_at(evidence: Evidence, load: Load) -> Key | None:
@@ -156,21 +194,23 @@ def _key_at(evidence: Evidence, load: Load) -> Key | None:
     if best is None:
         return None
     for c in evidence.confirmations:
-        key = (c.method, c.num_speculative_tokens)
-        if evidence.confirmation(key, load) and as_good(evidence.knowledge, key, best, load):
-            return key
+        if evidence.confirmation(c.key, load) and as_good(evidence.knowledge, c.key, best, load):
+            return c.key
     return best
 
 
 def _no_choice(evidence: Evidence, load: Load) -> LoadChoice:
     """Nothing measured is faster at this load; how certain that is depends on the search."""
     knowledge, tie = evidence.knowledge, evidence.plan.settings.tie_margin
-    found = [knowledge.predict(*key, load) for key in measured(knowledge)]
+    known = measured(knowledge)
+    allowed = eligible(knowledge, [NO_SPECULATION, *known], (load,))
+    found = [knowledge.predict(*key, load) for key in allowed if key != NO_SPECULATION]
     highs = [
         normal_interval(evidence.plan, p.log_speedup, p.log_speedup_sd).high
         for p in sorted(found, key=lambda p: p.log_speedup)[-1:]
     ]
-    refuted = bool(highs) and highs[0] < 1 + tie and evidence.stopped.exhausted
+    missed = bool(known) and not found  # the limits, all of them
+    refuted = (missed or (bool(highs) and highs[0] < 1 + tie)) and evidence.stopped.exhausted
     return LoadChoice(
         concurrency=load,
         decision="do_not_speculate" if refuted else "inconclusive",
@@ -178,4 +218,5 @@ def _no_choice(evidence: Evidence, load: Load) -> LoadChoice:
         num_speculative_tokens=0,
         speedup=None,
         status=None,
+        meets_limits=_meets(evidence, NO_SPECULATION, load),
     )

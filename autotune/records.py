@@ -19,6 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, computed_field
 SamplerName = Literal["spectune", "tpe", "gp", "random", "grid"]
 
 BASELINE = "none"  # the name of "no speculation" wherever a method name is expected
+SCHEDULED = "schedule-"  # in the key of a start whose N follows the batch size
+Tier = tuple[int, int, int]  # batch sizes from, to (inclusive), and the N for them
 
 
 class Record(BaseModel):
@@ -36,6 +38,11 @@ def digest(value: Any) -> str:
     """SHA-256 (hex) of a JSON-able value in canonical form."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def scheduled_length(tiers: tuple[Tier, ...], batch_size: int) -> int:
+    """N of a batch size; above the last tier its N goes on, as in vLLM. `tiers` not empty."""
+    return next((n for _, last, n in tiers if batch_size <= last), tiers[-1][2])
 
 
 # ---------------------------------------------------------------------------- what is asked
@@ -112,9 +119,15 @@ class MethodSpace(Record):
     config: dict[str, Any] = Field(default_factory=dict)
     prior: Prior = Prior()
 
-    def speculative_config(self, n: int) -> dict[str, Any] | None:
-        """What vLLM takes for this N; None where the engine needs none."""
-        return {**self.config, "num_speculative_tokens": n} if self.config else None
+    def speculative_config(self, n: int, tiers: tuple[Tier, ...] = ()) -> dict[str, Any] | None:
+        """What vLLM takes for this N; None where the engine needs none.
+
+        With `tiers` N follows the batch size (vLLM 0.24 and later) and `n` is their largest.
+        """
+        if not self.config:
+            return None
+        schedule = {"num_speculative_tokens_per_batch_size": [list(tier) for tier in tiers]}
+        return {**self.config, "num_speculative_tokens": n, **(schedule if tiers else {})}
 
     def arm(self, n: int, *, live: bool, generation: int = 0) -> Arm:
         """The engine start that serves N; a live one serves every N up to it."""
@@ -127,6 +140,13 @@ class MethodSpace(Record):
             generation=generation,
             lengths=self.lengths if live else (),
         )
+
+    def schedule_arm(self, tiers: tuple[Tier, ...]) -> Arm:
+        """The fresh static start whose N follows the batch size."""
+        longest = max(n for _, _, n in tiers)
+        arm = self.arm(longest, live=False, generation=1)
+        config = self.speculative_config(longest, tiers)
+        return arm.model_copy(update={"schedule": tiers, "speculative_config": config})
 
 
 class Skipped(Record):
@@ -154,6 +174,14 @@ class Environment(Record):
         return digest(self.model_dump(mode="json"))
 
 
+class Limits(Record):
+    """Latency limits for one request, in seconds; None: no such limit. What vLLM calls goodput."""
+
+    ttft_seconds: float | None = Field(default=None, gt=0.0)
+    tpot_seconds: float | None = Field(default=None, gt=0.0)  # per output token after the first
+    e2el_seconds: float | None = Field(default=None, gt=0.0)  # end to end
+
+
 class Settings(Record):
     """How hard to measure. `--fast` and `--rigorous` choose a preset of these."""
 
@@ -170,6 +198,9 @@ class Settings(Record):
     budget_seconds: float | None = Field(default=None, gt=0.0)
     live_n: bool = True
     seed: int = 0
+    limits: Limits | None = None  # only what keeps them may be recommended for a load
+    limits_share: float = Field(default=0.95, gt=0.0, le=1.0)  # of requests that must keep them all
+    schedule: bool = True  # try N by batch size where the loads want different N
     sampler: SamplerName = "spectune"  # who chooses the next candidate; the others, to compare
     max_candidates: int | None = Field(default=None, ge=1)  # candidates to try at most; None: all
 
@@ -219,10 +250,13 @@ class Arm(Record):
     speculative_config: dict[str, Any] | None = None
     generation: int = 0  # counts fresh starts of an otherwise equal arm (drift, confirmation)
     lengths: tuple[int, ...] = ()  # live: the N that will be asked for; empty: all up to it
+    schedule: tuple[Tier, ...] = ()  # N by batch size; num_speculative_tokens is the largest
 
     @property
     def key(self) -> str:
         kind = "live" if self.live else "static"
+        if self.schedule:
+            kind = f"{SCHEDULED}{digest(self.schedule)[:8]}"
         return f"{self.method}:{self.num_speculative_tokens}:{kind}:{self.generation}"
 
 
@@ -407,6 +441,12 @@ class Confirmation(Record):
     drift: dict[int | None, float]  # ln(reference block now / when it was probed)
     baseline_generation: int  # 1: drift made a fresh baseline start necessary
     greedy: GreedyCheck | None = None
+    # held-out windows at loads that the plan does not name: beside the thresholds of a schedule
+    beside: dict[int, tuple[Window, ...]] = Field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.method, self.num_speculative_tokens
 
 
 class Stopped(Record):
@@ -452,6 +492,8 @@ class CandidateResult(Record):
     verify_seconds_per_step: float | None = None
     tpot_p50_seconds: float | None = None
     ttft_p50_seconds: float | None = None
+    share_within_limits: float | None = None  # of requests; None without limits
+    goodput_requests_per_second: float | None = None  # requests within the limits, as vLLM counts
     flags: tuple[str, ...] = ()  # what to know about the acceptance figures: acceptance_flags.py
     error: str | None = None
     reason: str | None = None
@@ -466,6 +508,7 @@ class LoadChoice(Record):
     num_speculative_tokens: int
     speedup: Interval | None
     status: Status | None  # of the choice's evidence; None where there is none
+    meets_limits: bool | None = None  # None without limits
 
 
 class BaselineResult(Record):
@@ -473,6 +516,48 @@ class BaselineResult(Record):
     output_tokens_per_second: float
     tpot_p50_seconds: float | None = None
     ttft_p50_seconds: float | None = None
+    share_within_limits: float | None = None
+    goodput_requests_per_second: float | None = None
+
+
+class ParetoPoint(Record):
+    """A measured point that no other one beats in throughput and in latency at once."""
+
+    method: str  # "none": no speculation
+    num_speculative_tokens: int
+    concurrency: int | None
+    output_tokens_per_second: float  # of the whole engine
+    tpot_p50_seconds: float  # of one request
+
+
+class ScheduleLoad(Record):
+    """A schedule at one load, on the held-out blocks on which the static N was measured too."""
+
+    concurrency: int
+    num_speculative_tokens: int  # that the schedule picks there
+    beside_threshold: bool  # not a load of the plan: measured since a tier begins or ends there
+    output_tokens_per_second: float
+    static_output_tokens_per_second: float
+    baseline_output_tokens_per_second: float | None  # None: not measured beside thresholds
+    versus_static: Interval
+    speedup: Interval | None
+    worse: bool  # than the static N by more than the noise allows
+    share_within_limits: float | None = None
+    meets_limits: bool | None = None
+
+
+class ScheduleTrial(Record):
+    """N by batch size against the one static N: what was tried, what came out."""
+
+    method: str
+    tiers: tuple[Tier, ...]  # num_speculative_tokens_per_batch_size
+    static_num_speculative_tokens: int
+    predicted_versus_static: float  # geometric mean over the loads, by the cost model
+    outcome: Literal["won", "lost", "failed", "not_tried"]
+    reason: str
+    versus_static: Interval | None = None  # geometric mean over the plan's loads
+    speedup: Interval | None = None  # over no speculation, likewise
+    loads: tuple[ScheduleLoad, ...] = ()
 
 
 class Cost(Record):
@@ -513,7 +598,13 @@ class Recommendation(Record):
     speculative_config: dict[str, Any] | None
     speedup: Interval | None
     per_concurrency: tuple[LoadChoice, ...]
-    schedule: list[tuple[int, int, int]] | None = None
+    # N by batch size: only one that was measured and won; speculative_config then holds it, and
+    # num_speculative_tokens is its largest N
+    schedule: list[Tier] | None = None
+    schedule_trial: ScheduleTrial | None = None  # None: the loads want no different N
+    limits: Limits | None = None
+    limits_share: float | None = None  # of requests that must keep all limits
+    pareto: tuple[ParetoPoint, ...] = ()  # by rising throughput; rows of candidates and baseline
     candidates: tuple[CandidateResult, ...]
     baseline: tuple[BaselineResult, ...]
     cost: Cost

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotune.knowledge import Key, Knowledge, Load
+from autotune.limits import NO_SPECULATION, could_keep, keeps, keeps_all
 from autotune.records import MethodSpace, Record
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 COULD_WIN_Z = 1.645  # one-sided 95 %: below this chance a candidate is not worth a probe
 RACE_Z = 1.28
+NOTHING_KEEPS = -1.0  # ln(speedup) to beat where nothing measured keeps the limits: any will do
 MAX_FAILED_LENGTHS = 2  # after this many failed N the whole method is given up
 PREDICTED = "predicted_log_speedup"  # trial attribute: by load, before the first probe
 
@@ -42,28 +44,40 @@ class Search:
         self.taken: frozenset[Key] = frozenset()  # what other workers are measuring right now
 
     def incumbent(self) -> Incumbent:
-        """Best ln(speedup) so far, overall and by load. Not speculating scores 0."""
-        loads = self.knowledge.plan.concurrencies
-        known = [key for key in self.knowledge.candidates() if self.knowledge.measured(*key)]
-        overall = max([0.0, *(self.knowledge.score(*key)[0] for key in known)])
-        by_load = {
-            load: max([0.0, *(self.knowledge.predict(*key, load).log_speedup for key in known)])
-            for load in loads
-        }
-        return overall, by_load
+        """Best ln(speedup) so far, overall and by load, among what keeps the latency limits there.
+
+        Not speculating scores 0.
+        """
+        knowledge = self.knowledge
+        known = [key for key in knowledge.candidates() if knowledge.measured(*key)]
+        overall = [knowledge.score(*key)[0] for key in known if keeps_all(knowledge, key)]
+        overall += [0.0] if keeps_all(knowledge, NO_SPECULATION) else []
+        by_load: dict[Load, float] = {}
+        for load in knowledge.plan.concurrencies:
+            here = [key for key in known if keeps(knowledge, key, load)]
+            scores = [knowledge.predict(*key, load).log_speedup for key in here]
+            scores += [0.0] if keeps(knowledge, NO_SPECULATION, load) else []
+            by_load[load] = max(scores, default=NOTHING_KEEPS)
+        return max(overall, default=NOTHING_KEEPS), by_load
 
     def could_win(self, method: str, n: int, best: Incumbent, z: float = COULD_WIN_Z) -> bool:
         """Whether the candidate may beat the best, at any load, by more than the tie margin."""
         overall, by_load = best
         margin = math.log1p(self.knowledge.plan.settings.tie_margin)
         centre, sd = self.knowledge.score(method, n)
-        if centre + z * sd > overall + margin:
+        possible = self._possible_loads(method, n)
+        if len(possible) == len(by_load) and centre + z * sd > overall + margin:
             return True
-        predictions = [self.knowledge.predict(method, n, load) for load in by_load]
+        predictions = [self.knowledge.predict(method, n, load) for load in possible]
         return any(
             p.log_speedup + z * p.log_speedup_sd > by_load[p.concurrency] + margin
             for p in predictions
         )
+
+    def _possible_loads(self, method: str, n: int) -> list[Load]:
+        """Loads at which an unmeasured candidate may keep the latency limits."""
+        loads = self.knowledge.plan.concurrencies
+        return [c for c in loads if could_keep(self.knowledge, method, n, c, COULD_WIN_Z)]
 
     def starts_needed(self, method: str, n: int) -> int:
         return 0 if method == self.open_method else 1
@@ -112,9 +126,11 @@ class Search:
 
     def _value_per_second(self, key: Key, best_so_far: Incumbent) -> float:
         overall, by_load = best_so_far
-        gain = expected_improvement(*self.knowledge.score(*key), overall)
-        for load, best in by_load.items():
-            p = self.knowledge.predict(*key, load)
+        possible = self._possible_loads(*key)
+        everywhere = len(possible) == len(by_load)
+        gain = expected_improvement(*self.knowledge.score(*key), overall) if everywhere else 0.0
+        for load in possible:
+            p, best = self.knowledge.predict(*key, load), by_load[load]
             gain += expected_improvement(p.log_speedup, p.log_speedup_sd, best) / len(by_load)
         starts = self.starts_needed(*key)
         return gain / (self.prices.probe_seconds + starts * self.prices.start_seconds)
@@ -134,9 +150,12 @@ class Search:
         return close if len(close) > 1 or self._rivals_elsewhere(close) else []
 
     def _close_to_best(self, method: str, n: int) -> bool:
-        overall, _ = self.incumbent()
-        centre, sd = self.knowledge.score(method, n)
-        return centre + RACE_Z * math.sqrt(2) * sd > overall
+        knowledge, (best, _) = self.knowledge, self.incumbent()
+        if best == NOTHING_KEEPS:  # then the fastest are the ones to look at again
+            known = [key for key in knowledge.candidates() if knowledge.measured(*key)]
+            best = max(knowledge.score(*key)[0] for key in known)
+        centre, sd = knowledge.score(method, n)
+        return centre + RACE_Z * math.sqrt(2) * sd > best
 
     def _rivals_elsewhere(self, close: list[Key]) -> bool:
         """A lone contender is raced against what another method or N=0 has shown or may show."""

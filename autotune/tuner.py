@@ -1,6 +1,7 @@
 """The main path. Read this first, then records.py.
 
-    baseline  ->  search (probe, learn, decide what to probe next)  ->  confirm  ->  recommend
+    baseline  ->  search (probe, learn, decide what to probe next)  ->  confirm
+              ->  try N by batch size, where the loads want different N  ->  recommend
 
 Every engine (a real vLLM, a recording, a simulation) is driven by this same code.
 """
@@ -33,6 +34,7 @@ from autotune.knowledge import NOT_TRIED, Knowledge
 from autotune.measure import Lab, is_search_arm
 from autotune.recommend import recommend
 from autotune.records import BlockRole, MethodSpace, Plan, Recommendation, Stopped
+from autotune.schedule_trial import try_schedule
 from autotune.search import PREDICTED, Prices, Search, is_hopeless, is_suggested
 
 if TYPE_CHECKING:
@@ -63,7 +65,8 @@ def tune(plan: Plan, engine: Engine, study: Study, progress: Progress) -> Recomm
         with study.optuna_explained():
             stopped = run_search(lab, knowledge)
         confirmations = confirm(lab, knowledge)
-        recommendation = recommend(lab, knowledge, confirmations, stopped)
+        trial = try_schedule(lab, knowledge, confirmations)
+        recommendation = recommend(lab, knowledge, confirmations, stopped, trial)
     finally:
         lab.close()
     study.finish(recommendation)

@@ -130,6 +130,10 @@ USAGE = {
     "bad load": ([*SIMULATE, "--max-concurrency", "0"], "1,8,32"),
     "lengths": ([*SIMULATE, "--num-speculative-tokens", "8-1"], "1-8"),
     "no length": ([*SIMULATE, "--num-speculative-tokens", "60"], "nothing is left to try"),
+    "goodput": ([*SIMULATE, "--goodput", "tpt:3"], "write tpot:30,ttft:500"),
+    "goodput twice": ([*SIMULATE, "--goodput", "tpot:3,tpot:4"], "limits tpot twice"),
+    "no goodput": ([*SIMULATE, "--goodput", "e2el:0"], "not a positive number"),
+    "untimed": ([*REPLAY, "--goodput", "tpot:30"], "engine replay measures no latencies"),
     "budget": ([*SIMULATE, "--budget", "3q"], "--budget '3q' is not a duration"),
     "start timeout": (["run", "--start-timeout", "soon"], "--start-timeout 'soon' is not a"),
     "request timeout": (["run", "--request-timeout", "0"], "--request-timeout '0' is not a"),
@@ -420,6 +424,47 @@ def test_effort(spectune, monkeypatch):
     assert effort(spectune, "--seed", "3") == (8, 8)
 
 
+def settings_of(spectune, *arguments):
+    spectune(*SIMULATE, "--methods", "ngram", "--num-speculative-tokens", "3", *arguments)
+    return load_study().plan.settings
+
+
+def test_a_schedule_is_tried_but_for_fast(spectune, monkeypatch):
+    assert settings_of(spectune).schedule
+    assert not settings_of(spectune, "--fast").schedule
+    assert settings_of(spectune, "--fast", "--schedule").schedule
+    assert not settings_of(spectune, "--no-schedule").schedule
+    monkeypatch.setenv("SPECTUNE_SCHEDULE", "0")
+    assert not settings_of(spectune, "--seed", "1").schedule
+
+
+def test_limits_are_told(spectune):
+    code, out, _ = spectune(*SIMULATE, "--simulation", "moe-low-load", "--goodput", "tpot:20")
+    assert code == 0
+    assert "LIMITS" in out and "limits: tpot 20 ms, for at least 95% of the requests" in out
+    assert load_study().plan.settings.limits.tpot_seconds == 0.02
+
+
+def test_several_loads_have_a_front_and_the_trial_of_a_schedule(spectune):
+    _, out, _ = spectune(*SIMULATE, "--simulation", "steps", "--methods", "mtp")
+    assert "mtp with N by batch size (1-13: 7, from 14: 3), " in out.splitlines()[0]
+    front = out.index("throughput against latency")
+    trial = out.index("N by batch size, mtp (1-13: 7, from 14: 3): won, ")
+    assert front < trial < out.index("engine starts")
+    (row,) = [line for line in out[trial:].splitlines() if line.startswith("13 ")]
+    assert row.endswith("beside a threshold")
+    document = json.loads(spectune(*SIMULATE, "--simulation", "steps", "--methods", "mtp",
+                                   "--json")[1])  # fmt: skip
+    assert document["schedule"] == [[1, 13, 7], [14, 1024, 3]]
+    assert document["schedule_trial"]["outcome"] == "won"
+    assert document["pareto"] and document["limits"] is None
+
+
+def test_one_load_has_no_front(spectune):
+    _, out, _ = spectune(*SIMULATE)
+    assert "latency" not in out
+
+
 def all_options(command, name):
     for parameter in command.params:
         if isinstance(parameter, click.Option):
@@ -465,6 +510,7 @@ UNREAD = {
     "engine": (SIMULATE, ["--vllm-python", "x", "--start-timeout", "9m", "--log-dir", "x"]),
     "recording": (SIMULATE, ["--recording", str(RECORDING)]),
     "simulation": (REPLAY, ["--simulation", "edge"]),
+    "schedule": (REPLAY, ["--schedule"]),
     "a real engine": (["run"], ["--recording", str(RECORDING), "--replay-noise", "0.1"]),
 }
 

@@ -150,6 +150,15 @@ def test_a_live_start_names_its_own_lengths(make, lengths, schedule):
     assert config["num_speculative_tokens_per_batch_size"] == schedule
 
 
+def test_a_schedule_is_started_as_the_user_will_start_it(make):
+    """vLLM's own scheduler reads the tiers: nothing of ours decides on N."""
+    argv = make().argv(TARGET, NGRAM.schedule_arm(((1, 8, 4), (9, 64, 2))), 1)
+    config = json.loads(argv[argv.index("--speculative-config") + 1])
+    assert config["num_speculative_tokens"] == 4
+    assert config["num_speculative_tokens_per_batch_size"] == [[1, 8, 4], [9, 64, 2]]
+    assert "--scheduler-cls" not in argv
+
+
 def test_lengths_belong_to_live_arms_only():
     live, static = NGRAM.arm(4, live=True), NGRAM.arm(4, live=False)
     assert (live.lengths, static.lengths) == ((1, 2, 4), ())

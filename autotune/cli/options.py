@@ -70,7 +70,7 @@ FOR_REAL_ENGINES = (
 )  # fmt: skip
 UNREAD = {
     "vllm": ("recording", "replay_noise", "simulation"),
-    "replay": (*FOR_REAL_ENGINES, "prompts_per_block", "simulation"),
+    "replay": (*FOR_REAL_ENGINES, "prompts_per_block", "simulation", "schedule"),
     "simulate": (*FOR_REAL_ENGINES, "recording"),
 }
 

@@ -10,6 +10,7 @@ import click
 from pydantic import BaseModel
 
 from autotune.cli.methods import table
+from autotune.cli.several_loads import load_parts, short, tiers_text
 from autotune.cli.terminal import Part, Row
 from autotune.dryrun import Preview
 from autotune.records import (
@@ -33,6 +34,7 @@ def recommendation_parts(r: Recommendation, log_dir: Path | None = None) -> list
     """The answer first. `log_dir` is named where a candidate failed."""
     parts: list[Part] = [("bold", _answer(r)), ("", ""), ("", _loads(r)), ("", "")]
     parts += [("", _candidates(r)), *(("dim", note) for note in _notes(r))]
+    parts += load_parts(r)
     if log_dir is not None and any(c.status == Status.FAILED for c in r.candidates):
         parts.append(("", f"engine logs are in {log_dir}"))
     if r.warnings:
@@ -44,8 +46,11 @@ def _answer(r: Recommendation) -> str:
     subject = f"{r.model} on {r.workload.name}"
     if r.decision == "do_not_speculate":
         best = f" (best measured: {_interval(r.speedup)})" if r.speedup else ""
-        return f"{subject}: do not speculate, nothing measured is faster{best}"
+        within = " within the latency limits" if r.limits else ""
+        return f"{subject}: do not speculate, nothing measured is faster{within}{best}"
     choice = f"{r.method} with {r.num_speculative_tokens} speculative tokens"
+    if r.schedule:
+        choice = f"{r.method} with N by batch size ({tiers_text(r.schedule)})"
     if r.decision == "inconclusive" and r.method == BASELINE:
         return f"{subject}: inconclusive; no candidate could be confirmed"
     if r.decision == "inconclusive":
@@ -62,12 +67,6 @@ def _interval(interval: Interval | None) -> str:
     )
 
 
-def _short(interval: Interval | None) -> str:
-    if interval is None:
-        return "-"
-    return f"{interval.value:.2f}x [{interval.low:.2f}, {interval.high:.2f}]"
-
-
 def _load(concurrency: int | None) -> str:
     return "unstated" if concurrency is None else str(concurrency)
 
@@ -80,18 +79,20 @@ def _loads(r: Recommendation) -> list[Row]:
 
     rates = {b.concurrency: b.output_tokens_per_second for b in r.baseline}
     rows = [
-        (_load(c.concurrency), choice(c), _short(c.speedup), c.status.value if c.status else "-",
-         f"{rates[c.concurrency]:.1f}")
+        (_load(c.concurrency), choice(c), short(c.speedup), c.status.value if c.status else "-",
+         f"{rates[c.concurrency]:.1f}",
+         *(["kept" if c.meets_limits else "missed"] if r.limits else []))
         for c in r.per_concurrency
     ]  # fmt: skip
-    return [("CONCURRENCY", "CHOICE", "SPEED-UP", "EVIDENCE", "BASELINE TOK/S"), *rows]
+    heading = ("CONCURRENCY", "CHOICE", "SPEED-UP", "EVIDENCE", "BASELINE TOK/S")
+    return [(*heading, *(["LIMITS"] if r.limits else [])), *rows]
 
 
 def _candidates(r: Recommendation) -> list[Row]:
     shown = [c for c in r.candidates if c.status in SHOWN]
-    heading = ("METHOD", "N", "CONC.", "TOK/S", "SPEED-UP", "TOKENS/ROUND", "DRAFT MS",
-               "VERIFY MS", "STATUS")  # fmt: skip
-    return [heading, *(_row(c) for c in shown)]
+    heading = ("METHOD", "N", "CONC.", "TOK/S", "SPEED-UP", "TOKENS/ROUND", "DRAFT MS", "VERIFY MS",
+               *(["WITHIN LIMITS", "GOOD REQ/S"] if r.limits else []), "STATUS")  # fmt: skip
+    return [heading, *(_row(c, limited=r.limits is not None) for c in shown)]
 
 
 def _notes(r: Recommendation) -> list[str]:
@@ -104,16 +105,21 @@ def _notes(r: Recommendation) -> list[str]:
     return notes + [f"skipped {c.method}: {c.reason}" for c in skipped]
 
 
-def _row(c: CandidateResult) -> Row:
+def _row(c: CandidateResult, *, limited: bool) -> Row:
+    within = (
+        _number(c.share_within_limits, "{:.0%}"),
+        _number(c.goodput_requests_per_second, "{:.2f}"),
+    )
     return (
         c.method,
         str(c.num_speculative_tokens),
         _load(c.concurrency),
         _number(c.output_tokens_per_second, "{:.1f}"),
-        _short(c.speedup),
+        short(c.speedup),
         _number(c.acceptance_length, "{:.2f}"),
         _number(c.draft_seconds_per_step, "{:.2f}", 1e3),
         _number(c.verify_seconds_per_step, "{:.2f}", 1e3),
+        *(within if limited else ()),
         c.status.value if c.error is None else f"failed: {c.error}"[: _width()],
     )
 

@@ -52,9 +52,17 @@ class PassesThrough(Grouped):
 @what("--temperature", type=click.FloatRange(0), help="Of sampling [the workload's].")
 @what("--top-p", type=click.FloatRange(0, 1, min_open=True), help="Of sampling [the workload's].")
 @what("--max-tokens", type=click.IntRange(1), help="Of one answer [the workload's].")
+@what(
+    "--goodput", metavar="LIST",
+    help="Latency limits in ms, e.g. tpot:30,ttft:500 (e2el too): 95 % of requests must keep all.",
+)  # fmt: skip
 @what("--catalog", type=click.Path(), metavar="FILE", help="Your own catalogue of drafters.")
 @effort("--fast", "effort", flag_value="fast", help="Fewer repeats.")
 @effort("--rigorous", "effort", flag_value="rigorous", help="More repeats.")
+@effort(
+    "--schedule/--no-schedule", "schedule", default=None,
+    help="Try N by batch size where loads want different N: one more start [not with --fast].",
+)  # fmt: skip
 @effort("--budget", metavar="TIME", help="Stop searching in time to be done by then: 30m, 2h.")
 @effort(
     "--sampler", type=click.Choice(["spectune", "tpe", "gp", "random", "grid"]),

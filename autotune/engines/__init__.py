@@ -60,6 +60,8 @@ class Offer(Record):
     concurrencies: tuple[int | None, ...]
     skipped: tuple[Skipped, ...] = ()
     repeats: bool = True  # measuring the same block again gives new information
+    latencies: bool = True  # windows carry the times of single requests
+    schedules: bool = True  # N may follow the batch size
 
 
 class Session(Protocol):

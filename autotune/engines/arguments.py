@@ -76,6 +76,12 @@ def data_parallel_size(engine_args: Sequence[str]) -> int:
     return int(sizes[-1])
 
 
+def max_num_seqs(engine_args: Sequence[str]) -> int | None:
+    """The value of --max-num-seqs; None when absent or written in a way only vLLM reads."""
+    given = [value for flag, value in read_flags(engine_args) if flag == "--max-num-seqs"]
+    return int(given[-1]) if given and given[-1].isdigit() else None
+
+
 def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
     for index, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")

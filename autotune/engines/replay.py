@@ -175,6 +175,8 @@ class ReplayEngine:
                 if point.concurrency not in loads
             ),
             repeats=self._noise > 0,
+            latencies=False,
+            schedules=False,
         )
 
     def identity(self) -> dict[str, Any]:

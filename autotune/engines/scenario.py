@@ -24,7 +24,7 @@ from autotune.engines.roofline import (
     forward_seconds,
 )
 from autotune.errors import ConfigurationError
-from autotune.records import BASELINE, Record
+from autotune.records import BASELINE, Record, Tier, scheduled_length
 
 SCHEMA = "spectune.scenario/1"
 DEFAULT = "dense-chat"
@@ -41,11 +41,21 @@ class Quirks(Record):
     """What a smooth model does not know: tile sizes, and the end of the captured graphs.
 
     Above `capture_limit_tokens` tokens a step, verification takes `capture_factor` times as long.
+    Where N follows the batch size, it takes `schedule_factor` times as long at every batch size,
+    and `threshold_factor` times at the last of one tier and the first of the next.
     """
 
     tiles: tuple[Tile, ...] = ()
     capture_limit_tokens: int | None = Field(default=None, ge=1)
     capture_factor: Positive = 1.0
+    schedule_factor: Positive = 1.0
+    threshold_factor: Positive = 1.0
+
+    def scheduled(self, requests: int, tiers: tuple[Tier, ...]) -> float:
+        """What a schedule adds to a step of `requests` requests."""
+        thresholds = {last for _, last, _ in tiers[:-1]}
+        beside = thresholds | {last + 1 for last in thresholds}
+        return self.schedule_factor * (self.threshold_factor if requests in beside else 1.0)
 
     def factor(self, requests: int, verify_tokens: int) -> float:
         factor = math.prod(t.factor for t in self.tiles if t.verify_tokens == verify_tokens)
@@ -165,13 +175,18 @@ class Scenario(Record):
         drafter = self.method(method)
         return drafter.acceptance.at(n) if drafter else ()
 
-    def step(self, method: str, n: int, requests: int) -> StepSplit:
-        """One noise-free decode step of `requests` requests with n drafted tokens each."""
+    def step(self, method: str, n: int, requests: int, tiers: tuple[Tier, ...] = ()) -> StepSplit:
+        """One noise-free decode step of `requests` requests with n drafted tokens each.
+
+        `tiers` is the schedule of the engine, whose own N for `requests` is not looked up.
+        """
         drafter = self.method(method)
         verify = forward_seconds(self.model, self.machine, requests, n + 1, self.context_tokens)
         return StepSplit(
             draft_seconds=drafter.drafting.seconds(self.machine, n, requests) if drafter else 0.0,
-            verify_seconds=verify * self.quirks.factor(requests, n + 1),
+            verify_seconds=verify
+            * self.quirks.factor(requests, n + 1)
+            * (self.quirks.scheduled(requests, tiers) if tiers else 1.0),
             overhead_seconds=self.step_overhead_seconds,
         )
 
@@ -179,6 +194,18 @@ class Scenario(Record):
         """Noise-free output tokens per second: b (1 + sum p_i(N)) / T(N, b); faults ignored."""
         tokens = concurrency * (1 + sum(self.acceptance_rates(method, n)))
         return tokens / self.step(method, n, concurrency).seconds
+
+    def schedule_truth(self, method: str, tiers: tuple[Tier, ...], concurrency: int) -> float:
+        """`truth` of an engine whose N follows the batch size."""
+        n = scheduled_length(tiers, concurrency)
+        tokens = concurrency * (1 + sum(self.acceptance_rates(method, n)))
+        return tokens / self.step(method, n, concurrency, tiers).seconds
+
+    def ttft_seconds(self) -> float:
+        """From a request's arrival to its first token: one pass over its context, nothing else."""
+        tokens = max(1, self.context_tokens)
+        prefill = forward_seconds(self.model, self.machine, 1, tokens, self.context_tokens / 2)
+        return prefill + self.step_overhead_seconds
 
     def best(self, concurrency: int) -> tuple[str, int, float]:
         """(method, N, throughput) of the best candidate that works, baseline included.

@@ -40,6 +40,7 @@ from autotune.records import (
     Target,
     Window,
     digest,
+    scheduled_length,
 )
 
 
@@ -78,8 +79,10 @@ class SimulatedSession:
         self._fail_if_due(block)
         rng = self._calls.generator(self._n, block)
         requests = block.concurrency or 1  # None was refused above
-        drafted = 0 if self._fault.no_drafts else self._n
-        split = self._scenario.step(self._arm.method, drafted, requests)
+        tiers = self._arm.schedule
+        n = scheduled_length(tiers, requests) if tiers else self._n
+        drafted = 0 if self._fault.no_drafts else n
+        split = self._scenario.step(self._arm.method, drafted, requests, tiers)
         slowdown = 1 / self._speed(block, rng)
         rates = self._scenario.acceptance_rates(self._arm.method, drafted)
         tokens_per_step = requests * (1 + sum(rates))
@@ -89,6 +92,8 @@ class SimulatedSession:
         rounds = draw_rounds(rates, len(block.prompts), decoded, rng)
         output_tokens = len(block.prompts) * (decoded + 1)
         counters = _counters(rounds, drafted) if self._arm.method != BASELINE else None
+        decode_seconds = (rounds >= 0).sum(axis=1) * step_seconds
+        ttft_seconds = self._scenario.ttft_seconds() * slowdown
         self._windows += 1
         return Window(
             method=self._arm.method,
@@ -103,8 +108,17 @@ class SimulatedSession:
             per_position_acceptance_rates=counters.per_position_rates if counters else None,
             counters=counters,
             steps=_steps(split, slowdown, tokens_per_step, requests, drafted, output_tokens),
-            tpot=_quantiles((rounds >= 0).sum(axis=1) * step_seconds / decoded),
-            requests=_requests(block, rounds, None if counters is None else drafted, decoded + 1),
+            ttft=_constant(ttft_seconds),
+            tpot=_quantiles(decode_seconds / decoded),
+            end_to_end=_quantiles(ttft_seconds + decode_seconds),
+            requests=_requests(
+                block,
+                rounds,
+                None if counters is None else drafted,
+                decoded + 1,
+                ttft_seconds,
+                decode_seconds,
+            ),
         )
 
     def close(self) -> None:
@@ -253,16 +267,24 @@ def _counters(rounds: NDArray[np.int64], n: int) -> SpecCounters:
 
 
 def _requests(
-    block: Block, rounds: NDArray[np.int64], n: int | None, tokens: int
+    block: Block,
+    rounds: NDArray[np.int64],
+    n: int | None,
+    tokens: int,
+    ttft_seconds: float,
+    decode_seconds: NDArray[np.float64],
 ) -> tuple[RequestResult, ...]:
     """One result a row of `rounds`; `n` None: no speculation.
 
     Each is drawn for itself, so each counts as a prompt of its own, whatever the block's are.
+    Prefills delay their own request, never the decoding of the others.
     """
     return tuple(
         RequestResult(
             prompt_id=f"{block.key}/{i}",
             completion_tokens=tokens,
+            ttft_seconds=ttft_seconds,
+            end_to_end_seconds=ttft_seconds + float(decode_seconds[i]),
             finish_reason="length",
             drafts=None if n is None else _request_drafts(row, n),
         )
@@ -310,6 +332,10 @@ def _steps(
         verified_tokens_per_step=verified,
         by_batch=(batch,),
     )
+
+
+def _constant(seconds: float) -> Quantiles:
+    return Quantiles(mean=seconds, p50=seconds, p90=seconds, p99=seconds)
 
 
 def _quantiles(seconds: NDArray[np.float64]) -> Quantiles:

@@ -44,6 +44,9 @@ def describe(arm: Arm) -> str:
         return "no speculation"
     if arm.live:
         return f"{arm.method} N=0..{arm.num_speculative_tokens} live"
+    if arm.schedule:
+        tiers = ", ".join(f"{n} to batch size {last}" for _, last, n in arm.schedule)
+        return f"{arm.method} N={tiers}"
     return f"{arm.method} N={arm.num_speculative_tokens}"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from autotune.errors import StorageError
-from autotune.records import BASELINE, BlockRole, Plan, Window
+from autotune.records import BASELINE, SCHEDULED, BlockRole, Plan, Window
 from autotune.storage.stored import StoredWindow
 
 RECORDED_ROLES = (BlockRole.SEARCH, BlockRole.REFERENCE, BlockRole.CONFIRM)
@@ -17,14 +17,16 @@ def as_recording(plan: Plan, windows: Iterable[StoredWindow]) -> dict[str, Any]:
     """A finished or partial study as the document `spectune.recording/1`.
 
     Every number is the plain mean over the windows of one (method, N, load). Warm-up and greedy
-    windows are left out, and so is N = 0 on an engine that drafts: it is not the baseline.
+    windows are left out, and so are those of a schedule, which have no N of their own, and N = 0
+    on an engine that drafts: it is not the baseline.
     Raises StorageError while no baseline has been measured.
     """
     groups: dict[tuple[str, int, int | None], list[Window]] = {}
     for stored in windows:
         role = stored.block.partition(":")[0]
         method = stored.arm.partition(":")[0]
-        if role in RECORDED_ROLES and (stored.n > 0) == (method != BASELINE):
+        scheduled = f":{SCHEDULED}" in stored.arm
+        if role in RECORDED_ROLES and not scheduled and (stored.n > 0) == (method != BASELINE):
             key = (method, stored.n, stored.window.concurrency)
             groups.setdefault(key, []).append(stored.window)
     baseline = [_row(*key, group) for key, group in groups.items() if key[0] == BASELINE]
