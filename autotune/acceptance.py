@@ -36,7 +36,6 @@ CARRY_SD = 0.02
 MODEL_SD = 0.005  # of one measured a_i beyond its sampling error
 LENGTH_SD = 0.005  # of ln tau where only an acceptance length was printed
 RELINEARISED = 5
-REQUEST_CLUSTERING = 2.0  # variance of acceptance counts over a binomial's: requests differ
 RESIDUAL_SD = 0.003  # of ln tau at an N that was not measured, whatever else is known
 SEEN = 0.01  # a position reached by fewer than this share of the rounds says nothing
 MAX_POSITIONS = 64
@@ -224,8 +223,11 @@ def _prior_state(prior: Prior, positions: int) -> tuple[NDArray[np.float64], NDA
 
 
 def _variance(seen: StepRates, before: float, ratio: float) -> float:
-    """Of one measured a_i: the model's own, and a binomial's clustered by request."""
+    """Of one measured a_i: the model's own, and a binomial's.
+
+    How much requests differ is left out: all N of a study are measured on the same prompts.
+    """
     if seen.steps is None:
         return MODEL_SD**2 / before
     chance = min(max(ratio, 0.02), 0.98)
-    return MODEL_SD**2 / before + REQUEST_CLUSTERING * chance * (1 - chance) / (seen.steps * before)
+    return MODEL_SD**2 / before + chance * (1 - chance) / (seen.steps * before)
