@@ -38,7 +38,7 @@ pytestmark = [
 ENGINE_ARGS = ("--dtype", "float32", "--enforce-eager")
 ENGINE_ARGS += ("--max-model-len", "1024", "--max-num-seqs", "8")
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
-LENGTHS, LOADS, MAX_TOKENS = (1, 3, 5), (1, 4), 48
+LENGTHS, LOADS, MAX_TOKENS = (1, 3, 5), (1, 4), 32
 SPLIT = Split(lengths=(1, 5), loads=LOADS)
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
