@@ -14,6 +14,7 @@ from tuner_samples import Told, knows, plan_of, window
 from autotune.confirm import choose
 from autotune.knowledge import Knowledge
 from autotune.pooling import acceptance_figures, step_figures
+from autotune.prediction import Predictor
 from autotune.records import SpecCounters, StepTimes
 from autotune.search import Prices, Search, expected_improvement
 
@@ -304,7 +305,7 @@ def test_the_score_is_the_mean_over_loads():
     assert told.score("mtp", 2) == pytest.approx((0.3, 0.03))
 
 
-def test_a_decision_is_quick():
+def test_a_decision_is_quick(monkeypatch):
     """954 windows, 64 candidates at 3 loads: each prediction is made once."""
     loads, blocks = (1, 8, 32), 6
     methods = {name: range(1, 17) for name in ("mtp", "eagle3", "ngram", "pard")}
@@ -319,8 +320,10 @@ def test_a_decision_is_quick():
         ],
     )
     asked = []
-    compute = knowledge._predict
-    knowledge._predict = lambda places: asked.extend(places) or compute(places)
+    compute = Predictor._predict
+    monkeypatch.setattr(
+        Predictor, "_predict", lambda self, places: asked.extend(places) or compute(self, places)
+    )
     deciding = search(knowledge)
     deciding.propose()
     deciding.contenders()
