@@ -10,8 +10,8 @@ Model. Given that position i-1 was accepted, position i of a round of N tokens i
 
 alpha is a random walk over positions (neighbours are alike). The second term is why rates drift
 with N: a round that follows a wholly accepted round begins in easy text, one that follows a
-rejection does not, and longer rounds are wholly accepted less often. On the 55 method panels of
-the vLLM blog post of 2026-08-23 `carry` is 0.03 to 0.07 for every method, and the drift of one
+rejection does not, and longer rounds are wholly accepted less often. On the 56 method panels of
+the vLLM blog post of 2026-08-23 `carry` is 0.02 to 0.08 for every method, and the drift of one
 position with N is linear in p_N. Posterior: linear regression on the measured a_i(N); the largest
 N that is asked for fixes how many positions there are.
 """
@@ -36,7 +36,6 @@ CARRY_SD = 0.02
 MODEL_SD = 0.005  # of one measured a_i beyond its sampling error
 LENGTH_SD = 0.005  # of ln tau where only an acceptance length was printed
 RELINEARISED = 5
-REQUEST_CLUSTERING = 2.0  # variance of acceptance counts over a binomial's: requests differ
 RESIDUAL_SD = 0.003  # of ln tau at an N that was not measured, whatever else is known
 SEEN = 0.01  # a position reached by fewer than this share of the rounds says nothing
 MAX_POSITIONS = 64
@@ -75,8 +74,9 @@ def window_rates(window: Window) -> StepRates | None:
     n = window.num_speculative_tokens
     if window.counters is not None and window.output_tokens is not None:
         counted = (window.counters, window.output_tokens, len(window.requests))
-        rates = step_rates(*counted)
-        return StepRates((rates + (0.0,) * n)[:n], float(decode_steps(*counted)))
+        steps = decode_steps(*counted)
+        if steps > 0:  # without a single decode step nothing was offered, let alone rejected
+            return StepRates((step_rates(*counted) + (0.0,) * n)[:n], float(steps))
     if window.per_position_acceptance_rates:
         return StepRates(_completed(window.per_position_acceptance_rates, n))
     if window.acceptance_length is not None and n:
@@ -151,7 +151,7 @@ class Acceptance:
         """
         import numpy as np
 
-        prior, covariance = self._mean, self._covariance
+        prior, certainty = self._mean, np.linalg.inv(self._covariance)
         only_lengths = [n for n, seen in self._measured.items() if not seen.exact]
         for _ in range(RELINEARISED if only_lengths else 1):
             rows = [row for n, seen in self._measured.items() for row in self._rows(n, seen)]
@@ -159,11 +159,10 @@ class Acceptance:
                 return
             design = np.array([row.design for row in rows])
             surprise = np.array([row.value for row in rows]) - design @ prior
-            across = covariance @ design.T
-            noise = np.diag([row.variance for row in rows])
-            gain = np.linalg.solve(design @ across + noise, across.T).T
-            self._mean = prior + gain @ surprise
-            self._covariance = covariance - gain @ across.T
+            weighted = design.T / np.array([row.variance for row in rows])
+            # as large as the state, however many N were measured
+            self._covariance = np.linalg.inv(certainty + weighted @ design)
+            self._mean = prior + self._covariance @ (weighted @ surprise)
 
     def _rows(self, n: int, seen: StepRates) -> Iterator[_Row]:
         """What one N says about the state (alpha, carry)."""
@@ -224,8 +223,11 @@ def _prior_state(prior: Prior, positions: int) -> tuple[NDArray[np.float64], NDA
 
 
 def _variance(seen: StepRates, before: float, ratio: float) -> float:
-    """Of one measured a_i: the model's own, and a binomial's clustered by request."""
+    """Of one measured a_i: the model's own, and a binomial's.
+
+    How much requests differ is left out: all N of a study are measured on the same prompts.
+    """
     if seen.steps is None:
         return MODEL_SD**2 / before
     chance = min(max(ratio, 0.02), 0.98)
-    return MODEL_SD**2 / before + REQUEST_CLUSTERING * chance * (1 - chance) / (seen.steps * before)
+    return MODEL_SD**2 / before + chance * (1 - chance) / (seen.steps * before)

@@ -75,8 +75,9 @@ def tokens_per_step(windows: Sequence[Window], confidence: float) -> Estimate | 
 def log_tau_se(windows: Sequence[Window]) -> float | None:
     """Standard error of ln tau, tau = tokens one request commits in one decode step.
 
-    Pooled over windows of one candidate (loads may differ). se(ln tau) = se(tau) / tau. None
-    unless at least two prompts tell of their drafts.
+    Pooled over windows of one candidate (loads may differ). se(ln tau) = se(tau) / tau. It is the
+    error for prompts like these: candidates measured on the very same prompts share most of it,
+    so their ratios are known better. None unless at least two prompts tell of their drafts.
     """
     estimate = tokens_per_step(windows, confidence=0.95)  # any: the error does not depend on it
     return None if estimate is None else estimate.standard_error / estimate.interval.value

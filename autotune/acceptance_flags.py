@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 
 from autotune.acceptance_evidence import told
 from autotune.clusters import Estimate
-from autotune.knowledge import Key, Knowledge, Load, acceptance_figures, pool_counters
+from autotune.knowledge import Key, Knowledge, Load
+from autotune.pooling import acceptance_figures, pool_counters
 from autotune.records import CandidateResult, MethodSpace, Window
 
 EDGE_ACCEPTANCE = 0.6  # of the last position, where all earlier ones were accepted

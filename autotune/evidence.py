@@ -9,8 +9,9 @@ from typing import NamedTuple
 from autotune import stats
 from autotune.acceptance_evidence import acceptance_length, acceptance_rates, conditional_rates
 from autotune.acceptance_flags import acceptance_flags
-from autotune.knowledge import Key, Knowledge, Load, acceptance_figures, step_figures
+from autotune.knowledge import Key, Knowledge, Load
 from autotune.limits import goodput, share_within
+from autotune.pooling import acceptance_figures, step_figures
 from autotune.records import (
     BASELINE,
     BaselineResult,

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from autotune import stats
-from autotune.acceptance import Acceptance, StepRates, window_rates
+from autotune.acceptance import StepRates, window_rates
 from autotune.limits import Medians, medians, share_within
+from autotune.pooling import acceptance_figures, step_figures
+from autotune.prediction import Predictor
 from autotune.records import (
     BASELINE,
     BlockRole,
     Measurement,
     Plan,
     Prediction,
-    SpecCounters,
     Window,
 )
-from autotune.steptime import CostModel, CostPoint, Part, Place
 
 Key = tuple[str, int]  # (method, N)
 Load = int | None
@@ -184,49 +184,22 @@ class Knowledge:
             **step_figures(windows),
         )
 
+    def step_rates(self, method: str, n: int, load: Load) -> list[StepRates]:
+        """Acceptance per decode step of every window of a candidate that tells of it."""
+        rates: list[StepRates] = self._keep(self._step_rates, method, n, load)
+        return rates
+
+    def _step_rates(self, method: str, n: int, load: Load) -> list[StepRates]:
+        return [r for r in map(window_rates, self.windows(method, n, load)) if r is not None]
+
+    def places(self) -> list[tuple[str, int, Load]]:
+        """Every (method, N, load) that has a window, the baseline's and N = 0 included."""
+        return list(self._windows)
+
     def predict(self, method: str, n: int, load: Load) -> Prediction:
         """The cost model's ln(speedup) for any candidate at any load, measured or not."""
-        everything = self._cached(("predictions",), self._predict_all)
-        key = (method, n, load)
-        if key not in everything:  # an N or a load that the plan does not ask for
-            everything.update(self._predict([key]))
-        prediction: Prediction = everything[key]
-        return prediction
-
-    def _predict_all(self) -> dict[Place, Prediction]:
-        return self._predict(
-            [(method, n, load) for method, n in self.candidates() for load in self.loads]
-        )
-
-    def _predict(self, places: list[Place]) -> dict[Place, Prediction]:
-        if not places:
-            return {}
-        parts = [self._cached(("cost", p), self._cost_model, p) for p in self._parts()]
-        answers = [model.costs(places) for model in parts]
-        means = [math.fsum(column) for column in zip(*(mean for mean, _ in answers), strict=True)]
-        sds = [math.hypot(*column) for column in zip(*(sd for _, sd in answers), strict=True)]
-        found = {}
-        for place, cost, sd in zip(places, means, sds, strict=True):
-            tau, tau_sd = self._log_tau(*place)
-            found[place] = Prediction(
-                method=place[0],
-                num_speculative_tokens=place[1],
-                concurrency=place[2],
-                log_speedup=tau - math.log(cost),
-                log_speedup_sd=math.hypot(tau_sd, sd / cost),
-            )
-        return found
-
-    def _log_tau(self, method: str, n: int, load: Load) -> tuple[float, float]:
-        """Mean of ln tau(n), and its sd beyond what the measured cost has in common with it."""
-        acceptance: Acceptance = self._cached(("acceptance", method), self._acceptance, method)
-        known = {(p.n, p.concurrency) for p in self._points() if p.method == method}
-        if (n, load) in known:
-            return acceptance.log_tau(n)[0], 0.0  # the cost was computed with this very tau
-        if known and not self._cached(("rates", method), self._rates, method):
-            anchor = min((m for m, _ in known), key=lambda m: (abs(m - n), m))
-            return acceptance.log_tau_beside(n, anchor)
-        return acceptance.log_tau(n)
+        predictor: Predictor = self._cached(("predictor",), Predictor, self)
+        return predictor.predict(method, n, load)
 
     def score(self, method: str, n: int) -> tuple[float, float]:
         """Mean and sd of ln(speedup) averaged over the plan's loads."""
@@ -234,119 +207,6 @@ class Knowledge:
         centre = stats.mean([p.log_speedup for p in each])
         # errors of one candidate at several loads go together, so the sds are averaged
         return centre, stats.mean([p.log_speedup_sd for p in each])
-
-    def _acceptance(self, method: str) -> Acceptance:
-        space = self.spaces[method]
-        rates = self._cached(("rates", method), self._rates, method)
-        return Acceptance(rates, space.prior, max(space.lengths))
-
-    def _rates(self, method: str) -> dict[int, StepRates]:
-        """Step rates at each measured N, pooled over windows and loads."""
-        gathered: dict[int, list[StepRates]] = defaultdict(list)
-        for (name, n, _), windows in self._windows.items():
-            if name == method and n:
-                gathered[n].extend(r for r in map(window_rates, windows.values()) if r is not None)
-        return {n: pool_rates(rows) for n, rows in gathered.items() if rows}
-
-    def _points(self, part: Part = "whole") -> list[CostPoint]:
-        points: list[CostPoint] = self._cached(("points", part), self._cost_points, part)
-        return points
-
-    def _parts(self) -> tuple[Part, ...]:
-        """Drafting and verification apart where step timing has split every measured candidate."""
-        measured = [key for key in self._windows if key[0] != BASELINE]
-        split = bool(measured) and all(self._draft_share(*key) is not None for key in measured)
-        return ("draft", "verify") if split else ("whole",)
-
-    def _draft_share(self, method: str, n: int, load: Load) -> float | None:
-        """Share of drafting in a step of this candidate; None where it was not timed."""
-        figures = step_figures(self.windows(method, n, load))
-        draft, step = figures.get("draft_seconds_per_step"), figures.get("step_seconds")
-        return draft / step if draft is not None and step else None
-
-    def _cost_model(self, part: Part) -> CostModel:
-        priors = {method: space.prior for method, space in self.spaces.items()}
-        return CostModel(self._points(part), priors, part)
-
-    def _cost_points(self, part: Part) -> list[CostPoint]:
-        points = []
-        for (method, n, load), windows in self._windows.items():
-            ratios = self.log_ratios(method, n, load) if method != BASELINE and n else []
-            if not ratios:
-                continue
-            acceptance = self._cached(("acceptance", method), self._acceptance, method)
-            cost = math.exp(acceptance.log_tau(n)[0] - stats.mean(ratios))
-            if part != "whole":
-                share = self._draft_share(method, n, load) or 0.0
-                cost *= share if part == "draft" else 1 - share
-            sd = self.noise / math.sqrt(len(windows))
-            points.append(
-                CostPoint(method=method, n=n, concurrency=load, cost=cost, relative_sd=sd)
-            )
-        return points
-
-
-def pool_rates(rows: Sequence[StepRates]) -> StepRates:
-    """Windows of one candidate at one N: weighted by the steps counted, else plain means."""
-    counted = [row for row in rows if row.steps]
-    rows = counted or list(rows)
-    weights = [row.steps or 1.0 for row in rows]
-    total = math.fsum(weights)
-    rates = tuple(
-        math.fsum(w * rate for w, rate in zip(weights, position, strict=True)) / total
-        for position in zip(*(row.rates for row in rows), strict=False)
-    )
-    steps = total if counted else None
-    return StepRates(rates, steps, exact=all(row.exact for row in rows))
-
-
-def acceptance_figures(windows: Sequence[Window]) -> dict[str, Any]:
-    """Acceptance length and rates per position: pooled counters where there are any."""
-    counted = [w.counters for w in windows if w.counters is not None]
-    if counted:
-        counters = pool_counters(counted)
-        return {
-            "counters": counters,
-            "acceptance_length": counters.acceptance_length,
-            "per_position_acceptance_rates": counters.per_position_rates,
-        }
-    lengths = [w.acceptance_length for w in windows if w.acceptance_length is not None]
-    return {
-        "acceptance_length": stats.mean(lengths) if lengths else None,
-        "per_position_acceptance_rates": windows[-1].per_position_acceptance_rates,
-    }
-
-
-def pool_counters(counters: Sequence[SpecCounters]) -> SpecCounters:
-    """Sum first, divide after."""
-    width = max(len(c.accepted_per_pos) for c in counters)
-    return SpecCounters(
-        num_drafts=sum(c.num_drafts for c in counters),
-        num_draft_tokens=sum(c.num_draft_tokens for c in counters),
-        num_accepted_tokens=sum(c.num_accepted_tokens for c in counters),
-        accepted_per_pos=tuple(
-            sum(c.accepted_per_pos[i] for c in counters if i < len(c.accepted_per_pos))
-            for i in range(width)
-        ),
-    )
-
-
-def step_figures(windows: Sequence[Window]) -> dict[str, float | None]:
-    """Draft and verify seconds per step, each window weighted by its steps."""
-    timed = [w.steps for w in windows if w.steps is not None and w.steps.num_steps]
-    steps = sum(t.num_steps for t in timed)
-    if not steps:
-        return {}
-    drafts = [(t.draft_seconds_per_step, t.num_steps) for t in timed]
-    drafted = [(d, k) for d, k in drafts if d is not None]
-    return {
-        "draft_seconds_per_step": (
-            math.fsum(d * k for d, k in drafted) / sum(k for _, k in drafted) if drafted else None
-        ),
-        "verify_seconds_per_step": math.fsum(t.verify_seconds_per_step * t.num_steps for t in timed)
-        / steps,
-        "step_seconds": math.fsum(t.step_seconds * t.num_steps for t in timed) / steps,
-    }
 
 
 def _prompts(window: Window) -> str:

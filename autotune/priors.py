@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from autotune.errors import ConfigurationError
 from autotune.records import Prior, Record
 
 if TYPE_CHECKING:
@@ -52,8 +53,14 @@ def learn(recordings: Iterable[Recording]) -> dict[str, Prior]:
 
     A figure is the mean over models (each model the mean of its panels), shrunk towards the mean
     of all methods, so that a method seen on one model does not count for certain.
+    Raises ConfigurationError when no recording has such rates at three N of a method.
     """
     panels = [panel for recording in recordings for panel in _panels(recording)]
+    if not panels:
+        raise ConfigurationError(
+            "no recording holds one method's acceptance rates for all positions at three N or more",
+            hint="give `per_position_acceptance` with N rates at each N",
+        )
     everything = _by_model(panels)
     centre = _mean_of(everything.values())
     found = {"default": centre}

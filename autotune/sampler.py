@@ -23,7 +23,7 @@ from autotune.records import MethodSpace
 from autotune.search import METHOD, Prices, Search, candidate_of, length_parameter, method_of
 from autotune.trials import TrialKnowledge
 
-PROPOSAL = "spectune:proposal"  # trial attribute: what this trial is to measure
+PROPOSAL = "spectune:proposal"  # trial attribute: [method, N, whether that is final]
 NOTHING_LEFT = "nothing is left that could win"
 
 Spaces = Mapping[str, Sequence[int]] | Sequence[MethodSpace]
@@ -136,17 +136,34 @@ class SpectuneSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
         with self._lock:
             known = trial.system_attrs.get(PROPOSAL)
             if known is not None and asked in (None, known[0]):
-                return known[0], known[1]
+                method, n, _ = known
+                return method, n
             search = self._search(study, trial)
-            key = self._choice(study, search, asked)
-            while found := self._claims(study, trial) - search.taken:  # while this one was deciding
-                search.taken |= found
+            while True:
                 key = self._choice(study, search, asked)
-            if key is None:
-                _stop(study)
-                raise optuna.TrialPruned(NOTHING_LEFT)
-            study._storage.set_trial_system_attr(trial._trial_id, PROPOSAL, list(key))
-            return key
+                if key is None:
+                    _stop(study)
+                    raise optuna.TrialPruned(NOTHING_LEFT)
+                found = self._lost_to(study, trial, key) - search.taken
+                if not found:
+                    _note(study, trial, key, final=True)
+                    return key
+                search.taken |= found
+
+    def _lost_to(self, study: Any, trial: Any, key: Key) -> frozenset[Key]:
+        """Claim the candidate. What others have taken, if it is taken by now; else nothing.
+
+        Of two that are not final yet the earlier trial keeps it. No storage of Optuna can lock
+        across processes: two workers that ask at the same instant may still get the same.
+        """
+        if self._given is not None:
+            return frozenset()  # the tuner: one process, one trial at a time
+        _note(study, trial, key, final=False)
+        claims = self._claims(study, trial)
+        lost = any(
+            taken == key and (final or number < trial.number) for number, taken, final in claims
+        )
+        return frozenset(taken for _, taken, _ in claims) if lost else frozenset()
 
     def _choice(self, study: Any, search: Search, asked: str | None) -> Key | None:
         key = search.propose() or self._leader(search, study)
@@ -157,18 +174,20 @@ class SpectuneSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
     def _search(self, study: Any, trial: Any = None) -> Search:
         """The search, with all that is known; what others are measuring is taken."""
         search = self._given or self._from_trials(study)
-        search.taken = self._claims(study, trial)
+        search.taken = frozenset(key for _, key, _ in self._claims(study, trial))
         return search
 
-    def _claims(self, study: Any, trial: Any) -> frozenset[Key]:
-        """The candidates of all other trials that run, or whose end is not learned of yet."""
-        others = [t for t in study.get_trials(deepcopy=False) if not self._is_known(study, t)]
-        claimed = [
-            t.system_attrs.get(PROPOSAL) or candidate_of(t.params, self._spaces)
-            for t in others
-            if trial is None or t.number != trial.number
-        ]
-        return frozenset((key[0], key[1]) for key in claimed if key is not None)
+    def _claims(self, study: Any, trial: Any) -> list[tuple[int, Key, bool]]:
+        """(number, candidate, final) of other trials that run or whose end is not learned of."""
+        claims = []
+        for other in study.get_trials(deepcopy=False):
+            if self._is_known(study, other) or (trial is not None and other.number == trial.number):
+                continue
+            key = other.system_attrs.get(PROPOSAL) or candidate_of(other.params, self._spaces)
+            if key is not None:
+                method, n, *final = key
+                claims.append((other.number, (method, n), final != [False]))
+        return claims
 
     def _is_known(self, study: Any, trial: Any) -> bool:
         if self._given is not None:  # it learns elsewhere, and of everything that ends
@@ -263,6 +282,11 @@ def _refuse_several_objectives(study: Any) -> None:
             "SpectuneSampler serves one objective, the speed-up",
             hint="tell other figures as user attributes of the trial",
         )
+
+
+def _note(study: Any, trial: Any, key: Key, *, final: bool) -> None:
+    """Store with the trial what it is to measure; not final until others were looked at again."""
+    study._storage.set_trial_system_attr(trial._trial_id, PROPOSAL, [*key, final])
 
 
 def _maximises(study: Any) -> bool:

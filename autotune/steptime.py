@@ -94,7 +94,7 @@ class CostModel:
         prior = self._prior(places)
         variance = self._variance(places, self._scales)
         if not self._points:
-            return prior, np.asarray(np.sqrt(variance), dtype=np.float64)
+            return np.maximum(MIN_COST, prior), np.asarray(np.sqrt(variance), dtype=np.float64)
         inverse, weights = self._solved
         across = self._covariance(places, self._known)
         left = np.maximum(1e-12, variance - np.einsum("ij,jk,ik->i", across, inverse, across))

@@ -6,6 +6,7 @@ import contextlib
 import typing
 from collections import Counter
 
+import optuna
 import pytest
 from tuner_samples import PUBLISHED, Scripted, Stage, Watched, plan_of, replay, simulate
 
@@ -258,6 +259,32 @@ def test_an_interrupted_comparison_goes_on_where_it_was(stage, sampler):
     assert trials_of(stage, plan) == whole
     assert (result.method, result.num_speculative_tokens) == (
         expected.method, expected.num_speculative_tokens)  # fmt: skip
+
+
+def test_interrupted_between_measuring_and_telling(stage, monkeypatch):
+    """The block that a repeated candidate got is stored already: it does not get one more."""
+    plan = scripted_plan("random", search_blocks=3)
+    stage.tune(Scripted(RATES), plan=plan)
+    whole = trials_of(stage, plan)
+    keys = [key for key, _ in whole]
+    first_repeat = next(i for i, key in enumerate(keys) if key in keys[:i])
+    tell, told = optuna.Study.tell, []
+
+    def interrupted(study, *arguments, **named):
+        told.append(arguments)
+        if len(told) == first_repeat + 1:
+            raise KeyboardInterrupt
+        return tell(study, *arguments, **named)
+
+    monkeypatch.setattr(optuna.Study, "tell", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        stage.tune(Scripted(RATES), plan=plan, fresh=True)
+    rest = Watched(Scripted(RATES))
+    stage.tune(rest, plan=plan)
+    assert trials_of(stage, plan) == whole
+    method, n = keys[first_repeat]
+    again = [b for arm, k, b in rest.windows if arm.startswith(f"{method}:") and k == n]
+    assert sum(block.startswith("search") for block in again) == max(0, keys.count((method, n)) - 2)
 
 
 def test_a_grid_trial_lost_before_its_parameters_is_made_up_for(stage):

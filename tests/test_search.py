@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tuner_samples import Told, knows, plan_of, window
 
 from autotune.confirm import choose
-from autotune.knowledge import Knowledge, acceptance_figures, step_figures
+from autotune.knowledge import Knowledge
+from autotune.pooling import acceptance_figures, step_figures
 from autotune.records import SpecCounters, StepTimes
 from autotune.search import Prices, Search, expected_improvement
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from autotune.knowledge import Knowledge, pool_counters
+from autotune.knowledge import Knowledge
+from autotune.pooling import pool_counters
 from autotune.records import BASELINE, Plan, SpecCounters, Window
 
 Z95 = 1.959964  # of the normal distribution

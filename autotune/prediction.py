@@ -1,0 +1,193 @@
+"""From windows to predictions: what was measured becomes points of the two models, and back.
+
+ln(speedup) = ln tau(N) - ln c(N, load), see acceptance.py and steptime.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from autotune import stats
+from autotune.acceptance import Acceptance, StepRates
+from autotune.pooling import batch_figures, pool_rates, step_figures
+from autotune.records import BASELINE, BatchSteps, Prediction
+from autotune.steptime import CostModel, CostPoint, Part, Place
+
+if TYPE_CHECKING:
+    from autotune.knowledge import Knowledge, Load
+
+MIN_STEPS = 20  # fewer steps at a batch size say too little of its time
+BATCH_SD = 0.05  # of a cost read from the steps of a smaller batch: its texts are nearly done
+
+
+class Predictor:
+    """All that one state of knowledge implies; a new window makes a new one."""
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        self._knowledge = knowledge
+        self._acceptances: dict[str, Acceptance] = {}
+        self._log_taus: dict[tuple[str, int], tuple[float, float]] = {}
+
+    def predict(self, method: str, n: int, load: Load) -> Prediction:
+        key = (method, n, load)
+        if key not in self._predictions:  # an N or a load that the plan does not ask for
+            self._predictions.update(self._predict([key]))
+        return self._predictions[key]
+
+    @cached_property
+    def _predictions(self) -> dict[Place, Prediction]:
+        """Every candidate of the plan at once: that costs hardly more than one."""
+        known = self._knowledge
+        return self._predict([(m, n, load) for m, n in known.candidates() for load in known.loads])
+
+    def _predict(self, places: list[Place]) -> dict[Place, Prediction]:
+        if not places:
+            return {}
+        answers = [model.costs(places) for model in self._models]
+        means = [math.fsum(column) for column in zip(*(mean for mean, _ in answers), strict=True)]
+        sds = [math.hypot(*column) for column in zip(*(sd for _, sd in answers), strict=True)]
+        found = {}
+        for place, cost, sd in zip(places, means, sds, strict=True):
+            tau, tau_sd = self._log_tau(*place)
+            found[place] = Prediction(
+                method=place[0],
+                num_speculative_tokens=place[1],
+                concurrency=place[2],
+                log_speedup=tau - math.log(cost),
+                log_speedup_sd=math.hypot(tau_sd, sd / cost),
+            )
+        return found
+
+    # ---------------------------------------------------------------- tokens per step
+
+    def _log_tau(self, method: str, n: int, load: Load) -> tuple[float, float]:
+        """Mean of ln tau(n), and its sd beyond what the measured cost has in common with it."""
+        known = {(p.n, p.concurrency) for p in self._measured if p.method == method}
+        mean, sd = self._tau(method, n)
+        if (n, load) in known:
+            return mean, 0.0  # the cost was computed with this very tau
+        if known and not self._rates[method]:
+            anchor = min((m for m, _ in known), key=lambda m: (abs(m - n), m))
+            return self._acceptance(method).log_tau_beside(n, anchor)
+        return mean, sd
+
+    def _tau(self, method: str, n: int) -> tuple[float, float]:
+        if (method, n) not in self._log_taus:
+            self._log_taus[method, n] = self._acceptance(method).log_tau(n)
+        return self._log_taus[method, n]
+
+    def _acceptance(self, method: str) -> Acceptance:
+        if method not in self._acceptances:
+            space = self._knowledge.spaces[method]
+            self._acceptances[method] = Acceptance(
+                self._rates[method], space.prior, max(space.lengths)
+            )
+        return self._acceptances[method]
+
+    @cached_property
+    def _rates(self) -> dict[str, dict[int, StepRates]]:
+        """Step rates of each method at each measured N, pooled over windows and loads."""
+        known = self._knowledge
+        gathered: dict[tuple[str, int], list[StepRates]] = defaultdict(list)
+        for method, n, load in known.places():
+            if n:
+                gathered[method, n] += known.step_rates(method, n, load)
+        found: dict[str, dict[int, StepRates]] = defaultdict(dict)
+        for (method, n), rows in gathered.items():
+            if rows:
+                found[method][n] = pool_rates(rows)
+        return found
+
+    # ----------------------------------------------------------------------- the step
+
+    @cached_property
+    def _models(self) -> list[CostModel]:
+        """Drafting and verification apart where step timing has split every measured candidate."""
+        priors = {method: space.prior for method, space in self._knowledge.spaces.items()}
+        shares = {(p.method, p.n, p.concurrency): self._draft_share(p) for p in self._measured}
+        if not shares or None in shares.values():
+            return [CostModel([*self._measured, *self._smaller_batches("whole")], priors)]
+        parts: tuple[Part, Part] = ("draft", "verify")
+        return [
+            CostModel(
+                [
+                    *(self._part(p, part, share) for p, share in zip(
+                        self._measured, shares.values(), strict=True)),
+                    *self._smaller_batches(part),
+                ],
+                priors,
+                part,
+            )
+            for part in parts
+        ]  # fmt: skip
+
+    @cached_property
+    def _measured(self) -> list[CostPoint]:
+        """c = tau / speedup of every measured candidate and load."""
+        known, points = self._knowledge, []
+        for method, n, load in known.places():
+            ratios = known.log_ratios(method, n, load) if method != BASELINE and n else []
+            if ratios:
+                cost = math.exp(self._tau(method, n)[0] - stats.mean(ratios))
+                sd = known.noise / math.sqrt(len(ratios))
+                points.append(
+                    CostPoint(method=method, n=n, concurrency=load, cost=cost, relative_sd=sd)
+                )
+        return points
+
+    def _draft_share(self, point: CostPoint) -> float | None:
+        """Share of drafting in a step of this candidate; None where it was not timed."""
+        windows = self._knowledge.windows(point.method, point.n, point.concurrency)
+        figures = step_figures(windows)
+        draft, step = figures.get("draft_seconds_per_step"), figures.get("step_seconds")
+        return draft / step if draft is not None and step else None
+
+    def _part(self, point: CostPoint, part: Part, share: float | None) -> CostPoint:
+        of_step = share or 0.0
+        factor = {"whole": 1.0, "draft": of_step, "verify": 1 - of_step}[part]
+        return point.model_copy(update={"cost": point.cost * factor})
+
+    def _smaller_batches(self, part: Part) -> Iterator[CostPoint]:
+        """Costs at loads that were not measured, from the steps in which a block ran out.
+
+        The ratio of step times is brought to the level of the measured cost at the whole batch.
+        """
+        for point in self._measured:
+            for requests, ours, base in self._batches(point):
+                ratio = _seconds(ours, part) / base.step_seconds
+                if (point.n, requests) not in self._places(point.method) and ratio > 0:
+                    sd = math.hypot(BATCH_SD, self._knowledge.noise / math.sqrt(2))
+                    yield CostPoint(
+                        method=point.method,
+                        n=point.n,
+                        concurrency=requests,
+                        cost=ratio * self._level(point),
+                        relative_sd=sd,
+                    )
+
+    def _places(self, method: str) -> set[tuple[int, Load]]:
+        return {(p.n, p.concurrency) for p in self._measured if p.method == method}
+
+    def _batches(self, point: CostPoint) -> Iterator[tuple[int, BatchSteps, BatchSteps]]:
+        """Steps of a candidate and of the baseline that held equally many requests."""
+        known, load = self._knowledge, point.concurrency
+        ours = batch_figures(known.windows(point.method, point.n, load))
+        base = batch_figures(known.windows(BASELINE, 0, load))
+        for requests in sorted(ours.keys() & base.keys()):
+            left, right = ours[requests], base[requests]
+            if min(left.num_steps, right.num_steps) >= MIN_STEPS:
+                yield requests, left, right
+
+    def _level(self, point: CostPoint) -> float:
+        """Measured cost / ratio of step times, at the whole batch; 1 where steps do not tell."""
+        whole = [(o, b) for requests, o, b in self._batches(point) if requests == point.concurrency]
+        return point.cost * whole[0][1].step_seconds / whole[0][0].step_seconds if whole else 1.0
+
+
+def _seconds(steps: BatchSteps, part: Part) -> float:
+    draft = steps.draft_seconds_per_step or 0.0
+    return {"whole": steps.step_seconds, "draft": draft, "verify": steps.step_seconds - draft}[part]
