@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tuner_samples import knows, plan_of, window
 
 from autotune.acceptance import Acceptance, StepRates
-from autotune.knowledge import pool_rates
+from autotune.pooling import pool_rates
 from autotune.records import Prior, RequestResult, SpecCounters, StepTimes
 from autotune.stats import ASSUMED_NOISE
 from autotune.steptime import CostModel, CostPoint
