@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,13 +21,15 @@ from autotune.records import (
     Interval,
     Limits,
     Plan,
+    PredictionQuality,
     ScheduleTrial,
     Status,
     Stopped,
     Window,
 )
 
-Predictions = dict[tuple[str, int, str], float]  # ln(speedup) by method, N and load
+# mean and sd of ln(speedup) by method, N and load
+Predictions = dict[tuple[str, int, str], tuple[float, float]]
 
 
 class Evidence(NamedTuple):
@@ -148,8 +151,9 @@ def _measured(evidence: Evidence, key: Key, load: Load) -> CandidateResult:
         load,
         status=status,
         predicted_output_tokens_per_second=(
-            mean_rate(searched) * math.exp(predicted) if predicted is not None else None
+            mean_rate(searched) * math.exp(predicted[0]) if predicted is not None else None
         ),
+        predicted_speedup=normal_interval(evidence.plan, *predicted) if predicted else None,
         output_tokens_per_second=mean_rate(windows),
         baseline_output_tokens_per_second=mean_rate(base),
         speedup=speedup,
@@ -181,6 +185,29 @@ def _acceptance(
         "conditional_acceptance_rates": conditional_rates(windows),
         "flags": acceptance_flags(knowledge, key, load, windows, positions or ()),
     }
+
+
+def prediction_quality(evidence: Evidence) -> PredictionQuality:
+    """Every first prediction against what the search measured of it afterwards."""
+    knowledge = evidence.knowledge
+    errors, covered = [], 0
+    for (method, n, at), (mean, sd) in evidence.predictions.items():
+        for load in evidence.plan.concurrencies:
+            ratios = knowledge.log_ratios(method, n, load) if str(load) == at else []
+            if not ratios:
+                continue
+            error = mean - stats.mean(ratios)
+            sd_of_error = math.hypot(sd, knowledge.noise * math.sqrt(2 / len(ratios)))
+            interval = normal_interval(evidence.plan, 0.0, sd_of_error)
+            covered += interval.low <= math.exp(error) <= interval.high
+            errors.append(abs(math.expm1(error)))
+    middle = statistics.median(errors) if errors else None
+    return PredictionQuality(
+        count=len(errors),
+        median_error=middle,
+        covered=covered,
+        confidence=evidence.plan.settings.confidence,
+    )
 
 
 def _result(key: Key, load: Load, **figures: object) -> CandidateResult:

@@ -15,6 +15,7 @@ from autotune.evidence import (
     baseline_result,
     candidate_results,
     normal_interval,
+    prediction_quality,
     speedup_at,
 )
 from autotune.export import serve_args
@@ -78,6 +79,7 @@ def recommend(
         pareto=pareto_front(rows, baseline),
         candidates=rows,
         baseline=baseline,
+        predictions=prediction_quality(evidence),
         cost=lab.cost(),
         stopped_because=stopped.reason,
         exhausted=stopped.exhausted,
@@ -106,14 +108,14 @@ def _static_reasons(lab: Lab) -> dict[str, str]:
 
 
 def _predictions(lab: Lab) -> Predictions:
-    """ln(speedup) as the cost model saw it just before a candidate was first measured."""
+    """Mean and sd of ln(speedup) just before a candidate was first measured."""
     found: Predictions = {}
     for trial in lab.study.optuna_study().trials:
         method = trial.params.get("method")
         n = trial.params.get(f"{method}.num_speculative_tokens")
         for load, value in trial.user_attrs.get(PREDICTED, {}).items():
             if method is not None and n is not None:
-                found.setdefault((method, int(n), load), value)
+                found.setdefault((method, int(n), load), tuple(value))
     return found
 
 

@@ -478,7 +478,8 @@ class CandidateResult(Record):
     num_speculative_tokens: int | None
     concurrency: int | None
     status: Status
-    predicted_output_tokens_per_second: float | None = None
+    predicted_output_tokens_per_second: float | None = None  # before it was measured
+    predicted_speedup: Interval | None = None  # likewise
     output_tokens_per_second: float | None = None
     baseline_output_tokens_per_second: float | None = None  # on the same prompts
     speedup: Interval | None = None
@@ -560,6 +561,18 @@ class ScheduleTrial(Record):
     loads: tuple[ScheduleLoad, ...] = ()
 
 
+class PredictionQuality(Record):
+    """Speed-ups predicted before a candidate was first measured, against the search's figures.
+
+    `covered`: inside the prediction's interval, the noise of the measurement included.
+    """
+
+    count: int
+    median_error: float | None  # relative; None without a prediction
+    covered: int
+    confidence: float
+
+
 class Cost(Record):
     engine_starts: int
     probes: int
@@ -607,6 +620,7 @@ class Recommendation(Record):
     pareto: tuple[ParetoPoint, ...] = ()  # by rising throughput; rows of candidates and baseline
     candidates: tuple[CandidateResult, ...]
     baseline: tuple[BaselineResult, ...]
+    predictions: PredictionQuality | None = None
     cost: Cost
     stopped_because: str
     exhausted: bool  # False: more time or more engine starts could still change the answer

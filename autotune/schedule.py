@@ -8,7 +8,8 @@ has been measured as a whole: `schedule_trial` does that.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import pairwise
 
 from autotune import stats
@@ -35,16 +36,23 @@ class Proposal(Record):
         return max(n for _, _, n in self.tiers)
 
 
-def build_tiers(lengths: Mapping[int, int], most_requests: int) -> tuple[Tier, ...]:
+def halfway(low: int, high: int) -> int:
+    """The geometric mean of two loads, rounded down: the last batch size of the lower one's N."""
+    return math.isqrt(low * high)
+
+
+def build_tiers(
+    lengths: Mapping[int, int], most_requests: int, last_of: Callable[[int, int], int] = halfway
+) -> tuple[Tier, ...]:
     """Contiguous tiers from batch size 1 that give each load its own N (`lengths`, by load).
 
-    Two neighbouring loads with different N are parted at their geometric mean. The last tier ends
-    at `most_requests` (--max-num-seqs), or at the largest load if that is more; vLLM carries its
-    N on beyond.
+    `last_of` parts two neighbouring loads with different N: the last batch size, low..high-1, of
+    the lower one's. The last tier ends at `most_requests` (--max-num-seqs), or at the largest load
+    if that is more; vLLM carries its N on beyond.
     """
     loads = sorted(lengths)
     changes = [(a, b) for a, b in pairwise(loads) if lengths[a] != lengths[b]]
-    lasts = [math.isqrt(a * b) for a, b in changes] + [max(most_requests, loads[-1])]
+    lasts = [last_of(a, b) for a, b in changes] + [max(most_requests, loads[-1])]
     firsts = [1, *(last + 1 for last in lasts[:-1])]
     values = [lengths[loads[0]], *(lengths[b] for _, b in changes)]
     return tuple(zip(firsts, lasts, values, strict=True))
@@ -74,8 +82,24 @@ def propose(plan: Plan, knowledge: Knowledge, key: Key) -> Proposal | None:
         return None
     asked = max_num_seqs(plan.target.engine_args)
     most = asked if asked is not None else max(MOST_REQUESTS, 2 * max(loads))
-    tiers = build_tiers(wanted, most)
+    tiers = build_tiers(wanted, most, partial(_crossing, knowledge, method, wanted))
     return Proposal(method=method, static=static, tiers=tiers, log_gain=gain)
+
+
+def _crossing(
+    knowledge: Knowledge, method: str, lengths: Mapping[int, int], low: int, high: int
+) -> int:
+    """The last batch size at which the cost model prefers the lower load's N to the higher one's.
+
+    Looked for at sizes a tenth apart. Each N is preferred at its own load, so it is there.
+    """
+    last = size = low
+    while size < high:
+        ours, other = (knowledge.predict(method, lengths[load], size) for load in (low, high))
+        if ours.log_speedup < other.log_speedup:
+            break
+        last, size = size, max(size + 1, round(1.1 * size))
+    return min(last, high - 1)
 
 
 def _wanted(knowledge: Knowledge, key: Key, load: Load) -> int:

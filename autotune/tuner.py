@@ -174,7 +174,8 @@ def run_trial(lab: Lab, knowledge: Knowledge, trials: optuna.Study, trial: optun
     method, n = suggested(trial, lab.plan)
     if PREDICTED not in trial.user_attrs:  # a resumed trial keeps what was predicted first
         loads = lab.plan.concurrencies
-        predicted = {str(load): knowledge.predict(method, n, load).log_speedup for load in loads}
+        each = {str(load): knowledge.predict(method, n, load) for load in loads}
+        predicted = {load: (p.log_speedup, p.log_speedup_sd) for load, p in each.items()}
         trial.set_user_attr(PREDICTED, predicted)
     if measure_candidate(lab, knowledge, (method, n), times_told(trials, trial, knowledge)):
         trials.tell(trial, measured_speedup(knowledge, method, n))

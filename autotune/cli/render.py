@@ -90,7 +90,8 @@ def _loads(r: Recommendation) -> list[Row]:
 
 def _candidates(r: Recommendation) -> list[Row]:
     shown = [c for c in r.candidates if c.status in SHOWN]
-    heading = ("METHOD", "N", "CONC.", "TOK/S", "SPEED-UP", "TOKENS/ROUND", "DRAFT MS", "VERIFY MS",
+    heading = ("METHOD", "N", "CONC.", "TOK/S", "SPEED-UP", "PREDICTED",
+               "TOKENS/ROUND", "DRAFT MS", "VERIFY MS",
                *(["WITHIN LIMITS", "GOOD REQ/S"] if r.limits else []), "STATUS")  # fmt: skip
     return [heading, *(_row(c, limited=r.limits is not None) for c in shown)]
 
@@ -98,6 +99,12 @@ def _candidates(r: Recommendation) -> list[Row]:
 def _notes(r: Recommendation) -> list[str]:
     """What the table leaves out."""
     notes = []
+    quality = r.predictions
+    if quality is not None and quality.median_error is not None:
+        notes.append(
+            f"predicted before measuring: {quality.count}, median error {quality.median_error:.1%},"
+            f" {quality.covered} within the {quality.confidence:.0%} interval"
+        )
     predicted = sum(c.status == Status.PREDICTED for c in r.candidates)
     if predicted:
         notes.append(f"{predicted} more predicted only, see --json")
@@ -116,6 +123,7 @@ def _row(c: CandidateResult, *, limited: bool) -> Row:
         _load(c.concurrency),
         _number(c.output_tokens_per_second, "{:.1f}"),
         short(c.speedup),
+        _number(c.predicted_speedup.value if c.predicted_speedup else None, "{:.2f}x"),
         _number(c.acceptance_length, "{:.2f}"),
         _number(c.draft_seconds_per_step, "{:.2f}", 1e3),
         _number(c.verify_seconds_per_step, "{:.2f}", 1e3),
