@@ -319,6 +319,12 @@ def test_before_anything_is_measured_the_prior_is_told():
     assert sd == pytest.approx(math.hypot(spread, 0.003))
 
 
+def test_a_prior_that_falls_below_nothing_stops_at_a_fiftieth():
+    prior = Prior(first=0.1, second_step=-0.05, third_step=-0.05, later_step=-0.05, carry=0.0)
+    expected_length = 1 + math.fsum(falling([0.1, 0.05, 0.02, 0.02]))
+    assert math.exp(log_tau({}, 4, prior)[0]) == pytest.approx(expected_length)
+
+
 def test_rates_that_the_prior_expects_leave_its_mean():
     prior = Prior(first=0.8, second_step=-0.02, third_step=-0.01, later_step=-0.01, carry=0.04)
     alpha = [0.8, 0.78, 0.77, 0.76, 0.75, 0.74]
@@ -556,6 +562,14 @@ def test_a_printed_length_is_met():
     assert around[0] < 2.5 < around[1]
     shape = Acceptance({4: exact(seen.rates)}, Prior(), 8)
     assert model.log_tau(3)[1] > shape.log_tau(3)[1]  # its shape is a guess
+
+
+@pytest.mark.parametrize("length", [1.5, 2.5, 4.5])
+def test_a_printed_length_is_met_far_from_the_prior(length):
+    """ln tau is curved: only linearising it where the answer lies brings the answer there."""
+    seen = window_rates(window("mtp", 4, 100.0, acceptance_length=length))
+    mean, _ = Acceptance({4: seen}, Prior(), 8).log_tau_beside(4, 4)  # not the printed length
+    assert mean == pytest.approx(math.log(length), abs=0.01)
 
 
 def test_beside_an_anchor_only_the_difference_is_in_doubt():
