@@ -234,6 +234,26 @@ def test_a_throughput_alone_is_believed_where_it_was_measured():
     assert all(told(knowledge, "mtp", n)[1] < told(nothing, "mtp", n)[1] for n in (2, 3, 4))
 
 
+def test_without_acceptance_only_its_change_from_the_nearest_n_is_in_doubt():
+    windows = [window("none", 0, 100), window("mtp", 2, 150), window("mtp", 5, 200)]
+    knowledge, model = knows(plan_of(mtp=LENGTHS), windows), Acceptance({}, Prior(), 6)
+    points = [
+        CostPoint(
+            method="mtp",
+            n=n,
+            concurrency=8,
+            cost=math.exp(model.log_tau(n)[0]) / ratio,
+            relative_sd=ASSUMED_NOISE,
+        )
+        for n, ratio in ((2, 1.5), (5, 2.0))
+    ]
+    for n, nearest in ((1, 2), (3, 2), (4, 5), (6, 5)):
+        cost, doubt = CostModel(points, {"mtp": Prior()}).log_cost("mtp", n, 8)
+        tau, tau_doubt = model.log_tau_beside(n, nearest)
+        expected = (tau - cost, math.hypot(tau_doubt, doubt))
+        assert told(knowledge, "mtp", n) == pytest.approx(expected)
+
+
 # -------------------------------------------------------------- what the plan does not ask for
 
 
