@@ -39,6 +39,7 @@ RELINEARISED = 5
 RESIDUAL_SD = 0.003  # of ln tau at an N that was not measured, whatever else is known
 SEEN = 0.01  # a position reached by fewer than this share of the rounds says nothing
 MAX_POSITIONS = 64
+FALLING = 8  # alpha's fall goes on to this position; what is published of later ones is flat
 ROUNDS = 40  # of the fixed point p_N = product of a_i(p_N); it contracts by carry * N or faster
 
 
@@ -130,7 +131,9 @@ class Acceptance:
         if n in self._measured:
             return math.log1p(math.fsum(self._measured[n].rates)), 0.0
         mean, gradient = self._log_tau(n)
-        return mean, math.hypot(RESIDUAL_SD, self._sd(gradient))
+        shorter = [math.fsum(seen.rates) for m, seen in self._measured.items() if m < n]
+        least = math.log1p(max(shorter, default=0.0))  # more drafted tokens never commit fewer
+        return max(mean, least), math.hypot(RESIDUAL_SD, self._sd(gradient))
 
     def log_tau_beside(self, n: int, anchor: int) -> tuple[float, float]:
         """Mean of ln tau(n), and sd of ln tau(n) - ln tau(anchor).
@@ -211,7 +214,8 @@ def _prior_state(prior: Prior, positions: int) -> tuple[NDArray[np.float64], NDA
     """Mean and covariance of (alpha_1 .. alpha_L, carry): a random walk and a number."""
     import numpy as np
 
-    steps = [prior.second_step, prior.third_step] + [prior.later_step] * positions
+    later = [prior.later_step] * (FALLING - 3) + [0.0] * positions
+    steps = [prior.second_step, prior.third_step, *later]
     sds = [FIRST_SD, *STEP_SDS] + [STEP_SDS[-1]] * positions
     mean = np.cumsum([prior.first, *steps][:positions])
     variance = np.cumsum(np.square(sds[:positions]))

@@ -91,7 +91,8 @@ def _crossing(
 ) -> int:
     """The last batch size at which the cost model prefers the lower load's N to the higher one's.
 
-    Looked for at sizes a tenth apart. Each N is preferred at its own load, so it is there.
+    Looked for at sizes a tenth apart. Steps are flat in the batch while memory-bound and grow
+    afterwards, so a crossing between two loads tends to come early: never before halfway.
     """
     last = size = low
     while size < high:
@@ -99,7 +100,7 @@ def _crossing(
         if ours.log_speedup < other.log_speedup:
             break
         last, size = size, max(size + 1, round(1.1 * size))
-    return min(last, high - 1)
+    return min(max(last, halfway(low, high)), high - 1)
 
 
 def _wanted(knowledge: Knowledge, key: Key, load: Load) -> int:

@@ -7,7 +7,8 @@ All methods of a study are one Gaussian process:
   most of a step, and it is the target's own; what a drafter adds is the smaller part;
 - a residual per N that all methods share: N + 1 tokens fill a tile or a captured graph, or not;
 - a smooth residual and one of its own per method;
-- loads inform each other by their distance in log2, and slopes may be steeper at higher loads.
+- loads inform each other by their distance in log2 (an Ornstein-Uhlenbeck process: between two
+  loads it does not overshoot), and slopes may be steeper at higher loads.
 
 Where step timing has split the steps, drafting and verification are two such processes and c is
 their sum: drafting is the method's own, verification is shared nearly whole.
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 Part = Literal["whole", "draft", "verify"]
 
-LOAD_LENGTH = 2.5  # loads 2.5 doublings apart share exp(-1/2) of what is learned
+LOAD_LENGTH = 6.0  # loads 6 doublings apart share exp(-1) of what is learned
 STEEPER = 0.25  # a slope's sd grows by this share with every doubling of the load
 MIN_COST = 0.02
 SCALES = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -186,7 +187,7 @@ class CostModel:
         smooth = k.own_smooth**2 * np.exp(-0.5 * (distance / k.smooth_length) ** 2)
         own = same * np.outer(a.scale, b.scale) * (smooth + k.own_step**2 * at_same_n)
         residual = np.outer(a.level, b.level) * (k.shared_step**2 * at_same_n + own)
-        loads = np.exp(-0.5 * ((a.octave[:, None] - b.octave) / LOAD_LENGTH) ** 2)
+        loads = np.exp(-np.abs(a.octave[:, None] - b.octave) / LOAD_LENGTH)
         result: NDArray[np.float64] = loads * (affine + residual)
         return result
 

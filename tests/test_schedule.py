@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tuner_samples import Scripted, Stage, Watched, plan_of, replay, simulate
+from tuner_samples import Scripted, Stage, Told, Watched, plan_of, replay, simulate
 
 from autotune.engines.arguments import max_num_seqs
 from autotune.errors import EngineStartError
@@ -24,7 +24,7 @@ from autotune.records import (
     Target,
     scheduled_length,
 )
-from autotune.schedule import build_tiers, threshold_loads
+from autotune.schedule import build_tiers, propose, threshold_loads
 from autotune.store import load_study, open_study, remove_study
 
 LENGTHS = st.dictionaries(st.integers(1, 512), st.integers(1, 8), min_size=1, max_size=6)
@@ -96,6 +96,34 @@ def test_the_config_and_the_start_of_a_schedule():
             space.arm(7, live=False, generation=1).key}  # fmt: skip
     assert len(keys) == 3  # windows of one are never recalled for another
     assert all(key.startswith("ngram:7:") and key.endswith(":1") for key in keys)
+
+
+class Falling(Told):
+    """N = 5 gains less the more requests there are, N = 3 always the same: equal at `crossing`."""
+
+    def __init__(self, crossing):
+        spaces = plan_of((1, 128), mtp=[3, 5])
+        super().__init__(spaces, {}, measured=[("mtp", 3), ("mtp", 5)])
+        self.crossing = crossing
+
+    def predict(self, method, n, load):
+        gain = 0.5 if n == 3 else 0.5 + 0.01 * (self.crossing - load)
+        self.predictions[method, n] = (gain, 0.01)
+        return super().predict(method, n, load)
+
+
+@pytest.mark.parametrize(("crossing", "parted"), [(3, 11), (20, 20), (90, 90), (120, 120)])
+def test_tiers_part_where_the_model_crosses(crossing, parted):
+    """At the crossing, or half way where it comes before: 11 is the root of 1 x 128.
+
+    Sizes are a tenth apart: the last one below the crossing is at most so far from it.
+    """
+    knowledge = Falling(crossing)
+    proposal = propose(knowledge.plan, knowledge, ("mtp", 3))
+    (first, last, high), (after, end, low) = proposal.tiers
+    assert (first, high, low, end) == (1, 5, 3, 1024)
+    assert after == last + 1
+    assert parted / 1.1 - 1 <= last <= parted
 
 
 # ----------------------------------------------------------------------------- whole studies
@@ -266,8 +294,9 @@ def test_it_can_be_asked_for_with_fast(stage, steps):
 # ------------------------------------------------------------------- a scripted engine, by hand
 
 # speed-up by N up to 8 requests, and above
-GAINS = {2: (1.5, 1.8), 6: (2.0, 1.5)}
-TIERS = ((1, 8, 6), (9, 1024, 2))  # loads 2 and 32: sqrt(64) = 8
+GAINS = {2: (1.5, 1.8), 6: (2.0, 1.3)}
+# loads 2 and 32: the lines through ln of the gains cross before half way, which is sqrt(64) = 8
+TIERS = ((1, 8, 6), (9, 1024, 2))
 
 
 def scripted(scale=lambda arm, n, block: 1.0, start=lambda arm: None):
@@ -289,16 +318,16 @@ def two_loads(**settings):
 
 
 def test_exact_rates_give_the_exact_gain(stage):
-    """Static: N=6, sqrt(2 x 1.5) against sqrt(1.5 x 1.8). The schedule: sqrt(2 x 1.8)."""
+    """Static: N=2, sqrt(1.5 x 1.8) against sqrt(2 x 1.3). The schedule: sqrt(2 x 1.8)."""
     result = stage.tune(scripted(), plan=two_loads())
     assert result.schedule == list(TIERS)
     trial = result.schedule_trial
-    assert trial.static_num_speculative_tokens == 6
-    assert trial.predicted_versus_static == pytest.approx(math.sqrt(1.8 / 1.5), rel=0.02)
-    assert trial.versus_static.value == pytest.approx(math.sqrt(1.8 / 1.5))
+    assert trial.static_num_speculative_tokens == 2
+    assert trial.predicted_versus_static == pytest.approx(math.sqrt(2 / 1.5), rel=0.02)
+    assert trial.versus_static.value == pytest.approx(math.sqrt(2 / 1.5))
     assert result.speedup.value == pytest.approx(math.sqrt(2 * 1.8))
     by_load = {at.concurrency: at.versus_static.value for at in trial.loads}
-    assert by_load == pytest.approx({2: 1.0, 8: 1.0, 9: 1.2, 32: 1.2})
+    assert by_load == pytest.approx({2: 2 / 1.5, 8: 2 / 1.5, 9: 1.0, 32: 1.0})
 
 
 @pytest.mark.parametrize(("gain", "outcome"), [(1.005, "lost"), (1.03, "won")])
@@ -309,7 +338,7 @@ def test_a_measured_tie_is_no_win(stage, gain, outcome):
         # at every load the same, so that it is worse than the static N at none
         if not arm.schedule or block.role != BlockRole.CONFIRM:
             return 1.0
-        return gain if n == 6 else gain / 1.2
+        return gain if n == 2 else gain / (2 / 1.5)
 
     result = stage.tune(scripted(scale), plan=two_loads())
     trial = result.schedule_trial
@@ -341,7 +370,7 @@ def test_drift_between_the_two_starts_measures_the_static_n_again(stage):
 
     engine = Watched(scripted(scale))
     result = stage.tune(engine, plan=two_loads())
-    assert [arm.key for arm in engine.starts][-1] == "mtp:6:static:2"
+    assert [arm.key for arm in engine.starts][-1] == "mtp:2:static:2"
     trial = result.schedule_trial
     assert trial.outcome == "won"
     assert trial.versus_static.value == pytest.approx(math.sqrt(1.2))
@@ -355,9 +384,9 @@ def test_a_start_that_fails_is_told_and_leaves_the_static_choice(stage):
 
     result = stage.tune(scripted(start=start), plan=two_loads())
     assert result.schedule_trial.outcome == "failed"
-    assert (result.decision, result.num_speculative_tokens) == ("speculate", 6)
+    assert (result.decision, result.num_speculative_tokens) == ("speculate", 2)
     assert any("failed: no such schedule" in w for w in result.warnings)
-    assert load_study(stage.url).failures == ()  # N=6 itself is well
+    assert load_study(stage.url).failures == ()  # N=2 itself is well
 
 
 def test_an_engine_that_cannot_says_why(stage, tmp_path):
@@ -431,11 +460,11 @@ def test_a_schedule_that_misses_the_limits_of_the_static_n_loses(stage):
     plan = two_loads(limits=Limits(tpot_seconds=0.025))
     result = stage.tune(Scripted(exact.rates, react), plan=plan)
     trial = result.schedule_trial
-    assert trial.versus_static.value == pytest.approx(math.sqrt(1.2))
+    assert trial.versus_static.value == pytest.approx(math.sqrt(2 / 1.5))
     assert trial.outcome == "lost" and "latency limits at concurrency 32" in trial.reason
     (at,) = (at for at in trial.loads if at.concurrency == 32)
     assert (at.share_within_limits, at.meets_limits) == (0.75, False)
-    assert (result.schedule, result.num_speculative_tokens) == (None, 6)
+    assert (result.schedule, result.num_speculative_tokens) == (None, 2)
 
 
 def test_the_last_tier_ends_at_max_num_seqs(stage):

@@ -790,3 +790,23 @@ def test_a_live_switch_that_fails_once_is_not_tried_again_after_resuming(stage):
     result = stage.tune(second, plan=small_plan())
     assert not any(arm.method == "mtp" and arm.live for arm in second.starts)
     assert any("mtp: started once per N, not switched live" in w for w in result.warnings)
+
+
+def test_predictions_are_set_against_what_was_measured(stage):
+    """Each row keeps what was predicted before it was measured; the summary counts them."""
+    result = stage.tune(replay(S01[0]))
+    rows = [c for c in result.candidates if c.predicted_speedup and c.output_tokens_per_second]
+    table = recorded(S01[0])
+    errors, inside = [], 0
+    for row in rows:
+        truth = table[row.method, row.num_speculative_tokens] / table["none", 0]
+        errors.append(abs(row.predicted_speedup.value / truth - 1))
+        low, high = row.predicted_speedup.low, row.predicted_speedup.high
+        assert row.predicted_output_tokens_per_second == pytest.approx(
+            row.predicted_speedup.value * table["none", 0]
+        )
+        inside += low <= truth <= high
+    assert result.predictions.count == len(rows) >= 3
+    assert result.predictions.median_error == pytest.approx(statistics.median(errors))
+    # the noise that is assumed of the recording only widens the intervals
+    assert inside <= result.predictions.covered <= len(rows)

@@ -14,18 +14,29 @@ from __future__ import annotations
 import functools
 import math
 import random
-import statistics
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+
+from evaluate import Z95, Outcome, summarize
+from plots import prediction_figure
 
 from autotune.engines import EngineOptions, load_engine
 from autotune.knowledge import Knowledge
 from autotune.plan import Request, make_plan, with_priors
 from autotune.priors import learn
 from autotune.recording import load_recording
-from autotune.records import BASELINE, Arm, BlockRole, Plan, Prior, Status, Target, Window
+from autotune.records import (
+    BASELINE,
+    Arm,
+    BlockRole,
+    CandidateResult,
+    Plan,
+    Prior,
+    Status,
+    Target,
+    Window,
+)
 from autotune.store import open_study
 from autotune.tuner import tune
 from autotune.workload import make_block
@@ -34,14 +45,11 @@ PUBLISHED = Path(__file__).parent.parent / "published"
 NOISE = 0.02  # of a recorded throughput: what repeated runs of such sweeps show
 DRAWS = 6  # random choices of two N a method
 SCENARIOS = ("dense-chat", "edge", "moe-low-load", "steps", "three-loads", "tie")
+SIMULATED = {
+    Status.PREDICTED: "simulator: never run, predicted",
+    Status.CONFIRMED: "simulator: confirmed speed-up",
+}
 Key = tuple[str, int]
-
-
-class Case(NamedTuple):
-    what: str
-    error: float  # of ln(speed-up)
-    sd: float
-    z: float  # half-width of its 95 % interval in sds
 
 
 @functools.cache
@@ -57,7 +65,7 @@ def same_model(left: str, right: str) -> bool:
     return a.startswith(b) or b.startswith(a)
 
 
-def recorded_cases(path: Path) -> Iterator[Case]:
+def recorded_cases(path: Path) -> Iterator[Outcome]:
     """Everything that can be left out of one recording."""
     engine = load_engine("replay", EngineOptions(recording=str(path)))
     plan = make_plan(Request(), engine)
@@ -92,7 +100,7 @@ def all_windows(engine, plan: Plan) -> dict[tuple[str, int, int | None], Window]
     return found
 
 
-def _left_out(what: str, plan: Plan, windows, left_out: set[Key]) -> Iterator[Case]:
+def _left_out(what: str, plan: Plan, windows, left_out: set[Key]) -> Iterator[Outcome]:
     knowledge = Knowledge(plan)
     for (method, n, _), window in windows.items():
         if (method, n) not in left_out:
@@ -101,14 +109,21 @@ def _left_out(what: str, plan: Plan, windows, left_out: set[Key]) -> Iterator[Ca
         if (method, n) in left_out:
             p = knowledge.predict(method, n, load)
             ours, base = windows[method, n, load], windows[BASELINE, 0, load]
-            truth = math.log(ours.output_tokens_per_second / base.output_tokens_per_second)
-            sd = math.hypot(p.log_speedup_sd, NOISE)
             rated = ours.acceptance_length is not None
-            kind = f"{what}, {'with' if rated else 'without'} acceptance"
-            yield Case(kind, p.log_speedup - truth, sd, 1.96)
+            yield Outcome(
+                target=plan.target.model,
+                method=method,
+                n=n,
+                load=load,
+                kind=f"{what}, {'with' if rated else 'without'} acceptance",
+                predicted=p.log_speedup,
+                predicted_sd=p.log_speedup_sd,
+                measured=math.log(ours.output_tokens_per_second / base.output_tokens_per_second),
+                measured_sd=NOISE,
+            )
 
 
-def simulated_cases(job: tuple[str, int]) -> list[Case]:
+def simulated_cases(job: tuple[str, int]) -> list[Outcome]:
     """One study on one scenario and seed."""
     name, seed = job
     engine = load_engine("simulate", EngineOptions(simulation=name, seed=seed))
@@ -118,33 +133,45 @@ def simulated_cases(job: tuple[str, int]) -> list[Case]:
         open_study(f"sqlite:///{folder}/study.db", plan) as study,
     ):
         result = tune(plan, engine, study, lambda text: None)
-    cases = []
-    for c in result.candidates:
-        if c.speedup is None or c.status not in (Status.PREDICTED, Status.CONFIRMED):
-            continue
-        base = engine.truth(BASELINE, 0, c.concurrency)
-        truth = engine.truth(c.method, c.num_speculative_tokens, c.concurrency) / base
-        what = {
-            Status.PREDICTED: "simulator: never run, predicted",
-            Status.CONFIRMED: "simulator: confirmed speed-up",
-        }[c.status]
-        half = math.log(c.speedup.high / c.speedup.value)
-        cases.append(Case(what, math.log(c.speedup.value / truth), half / 1.96, 1.96))
-    return cases
+    return [
+        _simulated(engine, c)
+        for c in result.candidates
+        if c.speedup is not None and c.status in SIMULATED
+    ]
 
 
-def table(cases: Iterable[Case]) -> str:
+def _simulated(engine, c: CandidateResult) -> Outcome:
+    truth = engine.truth(c.method, c.num_speculative_tokens, c.concurrency)
+    return Outcome(
+        target=engine.scenario.name,
+        method=c.method,
+        n=c.num_speculative_tokens,
+        load=c.concurrency,
+        kind=SIMULATED[c.status],
+        predicted=math.log(c.speedup.value),
+        predicted_sd=math.log(c.speedup.high / c.speedup.value) / Z95,
+        measured=math.log(truth / engine.truth(BASELINE, 0, c.concurrency)),
+        measured_sd=0.0,
+    )
+
+
+def table(outcomes: Iterable[Outcome]) -> str:
     lines = [
-        "| what was predicted | cases | median error | 90th | 95 % interval covers |",
+        "| what was predicted | cases | median error | 95 % interval: half width | covers |",
         "|---|---|---|---|---|",
     ]
-    cases = list(cases)
-    for what in sorted({case.what for case in cases}):
-        found = [case for case in cases if case.what == what]
-        errors = sorted(abs(case.error) for case in found)
-        held = statistics.fmean(abs(c.error) <= c.z * c.sd for c in found)
+    outcomes = list(outcomes)
+    for kind in sorted({o.kind for o in outcomes}):
+        s = summarize([o for o in outcomes if o.kind == kind])
         lines.append(
-            f"| {what} | {len(found)} | {statistics.median(errors):.1%} "
-            f"| {errors[int(0.9 * len(errors))]:.1%} | {held:.1%} |"
+            f"| {kind} | {s.count} | {s.median_error:.1%} | {s.median_half_width:.1%} "
+            f"| {s.coverage:.1%} |"
         )
     return "\n".join(lines)
+
+
+def plot(outcomes: Iterable[Outcome]) -> str:
+    """One N left out at a time: predicted against recorded, and the errors by N (SVG)."""
+    kind = "leave one N out, with acceptance"
+    shown = [o._replace(target="published") for o in outcomes if o.kind == kind]
+    return prediction_figure(shown)

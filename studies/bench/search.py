@@ -5,7 +5,7 @@ get as many probes as spectune used on the same recording and seed. Regret is ta
 recorded table: 1 - throughput(chosen) / throughput(best), the baseline included. Priors are
 learned without the model at hand. Then how often the intervals hold the truth (calibration.py).
 
-usage: python studies/bench/search.py [--seeds 20] [--recordings DIR] [--write docs/benchmarks.md]
+usage: python studies/bench/search.py [--seeds 20] [--recordings DIR] [--write FILE] [--plot FILE]
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--recordings", type=Path, default=Path("studies/published"))
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--plot", type=Path, help="draw predicted against recorded here (SVG)")
     parser.add_argument("--write", type=Path, help="put the tables into this document")
     chosen = parser.parse_args()
     paths = sorted(chosen.recordings.glob("*.json"))
@@ -64,6 +65,8 @@ def main() -> None:
     cases += [case for path in paths for case in calibration.recorded_cases(path)]
     text = f"{table(outcomes)}\n\n{calibration.table(cases)}"
     print(text)
+    if chosen.plot:
+        chosen.plot.write_text(calibration.plot(cases))
     if chosen.write:
         put(chosen.write, text)
 
