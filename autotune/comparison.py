@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from autotune.errors import ConfigurationError
-from autotune.knowledge import Key, Knowledge
+from autotune.knowledge import NOT_TRIED, Key, Knowledge
 from autotune.records import Plan, Recommendation, SamplerName, Status, Stopped
 from autotune.search import METHOD, candidate_of, length_parameter, suggest
 
@@ -67,8 +67,12 @@ def max_candidates_tried(knowledge: Knowledge) -> bool:
 
 
 def number_tried(finished: Recommendation) -> int:
-    """`candidates_tried` of a study that has ended."""
-    tried = [c for c in finished.candidates if c.status in TRIED]
+    """`candidates_tried` of a study that has ended: what was given up unseen was not tried."""
+    tried = [
+        c
+        for c in finished.candidates
+        if c.status in TRIED and not (c.error or "").startswith(NOT_TRIED)
+    ]
     return len({(c.method, c.num_speculative_tokens) for c in tried})
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from autotune import stats
 from autotune.acceptance_evidence import acceptance_length, acceptance_rates, conditional_rates
 from autotune.acceptance_flags import acceptance_flags
-from autotune.knowledge import Key, Knowledge, Load
+from autotune.knowledge import NOT_TRIED, Key, Knowledge, Load
 from autotune.limits import goodput, share_within
 from autotune.pooling import acceptance_figures, step_figures
 from autotune.records import (
@@ -112,7 +112,9 @@ def candidate_result(evidence: Evidence, key: Key, load: Load) -> CandidateResul
     """One candidate at one load."""
     knowledge = evidence.knowledge
     if not knowledge.alive(*key):
-        error = knowledge.failed.get(key) or knowledge.failed[key[0], None]
+        error = knowledge.failed.get(key)
+        if error is None:  # the others of its method had failed
+            error = f"{NOT_TRIED}, {key[0]} was given up: {knowledge.failed[key[0], None]}"
         return _result(key, load, status=Status.FAILED, error=error)
     if not knowledge.windows(*key, load):
         return _predicted(evidence, key, load)
@@ -132,7 +134,12 @@ def _predicted(evidence: Evidence, key: Key, load: Load) -> CandidateResult:
 
 
 def _measured(evidence: Evidence, key: Key, load: Load) -> CandidateResult:
-    """All figures of one row come from the same engine start and prompts."""
+    """Rates, latencies and acceptance of one row come from the same windows.
+
+    Once confirmed those are the held-out ones, and the baseline's and the speed-up are on the same
+    prompts. Draft and verify times of a confirmed row come from its start's reference windows
+    (search block 0) where there are any, else from its probes, maybe of another engine start.
+    """
     knowledge, confirmation = evidence.knowledge, evidence.confirmation(key, load)
     searched = knowledge.windows(BASELINE, 0, load)
     if confirmation is not None:

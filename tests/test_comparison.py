@@ -146,6 +146,30 @@ def test_more_candidates_go_on_with_the_same_study(stage):
     assert stage.tune(replay(PANEL), Request(sampler="grid")).exhausted
 
 
+@pytest.mark.parametrize(
+    "error, run",
+    [(UnusableMeasurementError("garbage"), [1, 2]), (EngineDiedError("gone"), [1])],
+)
+def test_what_was_given_up_unseen_is_not_counted_against_the_limit(stage, error, run):
+    def react(arm, n, block, window):
+        if arm.method == "mtp":
+            raise error
+
+    def limited(allowed):
+        return scripted_plan("grid", max_candidates=allowed)
+
+    few = stage.tune(Scripted(RATES, react), plan=limited(len(run) + 1))
+    assert few.stopped_because.startswith("the candidates allowed by --max-candidates were spent")
+    mtp = [c for c in few.candidates if c.method == "mtp"]
+    assert {c.status for c in mtp} == {Status.FAILED}
+    seen = [c for c in mtp if not c.error.startswith("not tried")]
+    assert [c.num_speculative_tokens for c in seen] == run
+    engine = Watched(Scripted(RATES, react))
+    more = stage.tune(engine, plan=limited(len(run) + 2))
+    assert Status.PREDICTED not in {c.status for c in more.candidates}  # both N of n-gram measured
+    assert all(arm.method != "mtp" for arm in engine.starts)
+
+
 def test_the_sampler_belongs_to_the_study():
     plans = [scripted_plan(name) for name in ("spectune", "tpe")]
     assert plans[0].sha256 != plans[1].sha256
