@@ -10,15 +10,18 @@ inside a function.
 from __future__ import annotations
 
 import contextlib
+import operator
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import optuna
 from optuna.trial import TrialState
+from pydantic import ValidationError
 
 from autotune.errors import SamplerError
 from autotune.knowledge import Key, Load
+from autotune.priors import prior
 from autotune.records import MethodSpace
 from autotune.search import METHOD, Prices, Search, candidate_of, length_parameter, method_of
 from autotune.trials import TrialKnowledge
@@ -41,14 +44,16 @@ class SpectuneSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
     Where the objective has other parameters, it goes on: then the leading candidate is proposed
     again, so that these are tuned for it.
 
-    spaces: lengths by method, or MethodSpace records.
+    spaces: lengths by method (with spectune's priors), or MethodSpace records with priors of
+    their own.
     concurrencies: the loads that `values_by_load` of a trial speaks of.
     baseline: the value of not speculating, one for all loads or by load; 1 for speed-ups.
     tie_margin: relative gain that is worth having.
     start_seconds, probe_seconds: what it costs to go to another method, and to measure once.
     seed: of the default independent sampler; the choice of method and N is not random.
 
-    Raises SamplerError (a ValueError) for a study that minimises or has several objectives.
+    Raises SamplerError (a ValueError) for lengths, a baseline or prices that cannot be, and for a
+    study that minimises or has several objectives.
     """
 
     def __init__(
@@ -66,7 +71,7 @@ class SpectuneSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
         self._spaces = as_spaces(spaces)
         self._baseline = _by_load(baseline, concurrencies)
         self._tie_margin = tie_margin
-        self._prices = Prices(start_seconds=start_seconds, probe_seconds=probe_seconds)
+        self._prices = _prices(start_seconds, probe_seconds)
         self._independent = independent_sampler or optuna.samplers.TPESampler(seed=seed)
         self._given: Search | None = None
         self._learned: TrialKnowledge | None = None
@@ -240,18 +245,52 @@ class SpectuneSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
 
 
 def as_spaces(spaces: Spaces) -> tuple[MethodSpace, ...]:
-    """MethodSpace records, made from lengths by method where that is what was given."""
+    """MethodSpace records, made from lengths by method where that is what was given.
+
+    Raises SamplerError where there is no method, or one without lengths or with one below 1.
+    """
     from autotune.methods import all_methods
 
     if not spaces:
         raise SamplerError("no method was given", hint='SpectuneSampler({"mtp": range(1, 9)})')
     if not isinstance(spaces, Mapping):
+        for space in spaces:
+            _lengths(space.method, space.lengths)
         return tuple(spaces)
     parallel = {method.name for method in all_methods() if method.parallel}
     return tuple(
-        MethodSpace(method=name, lengths=tuple(sorted(set(lengths))), parallel=name in parallel)
+        MethodSpace(
+            method=name,
+            lengths=_lengths(name, lengths),
+            parallel=name in parallel,
+            prior=prior(name),
+        )
         for name, lengths in spaces.items()
     )
+
+
+def _lengths(method: str, given: Iterable[int]) -> tuple[int, ...]:
+    """The N of a method, ascending, each once."""
+    try:
+        lengths = sorted({operator.index(n) for n in given})
+    except TypeError:  # not a series, or not of whole numbers
+        lengths = []
+    if not lengths or lengths[0] < 1:
+        raise SamplerError(
+            f"the lengths of {method} are {given!r}",
+            hint='one or more whole numbers from 1 on: SpectuneSampler({"mtp": range(1, 9)})',
+        )
+    return tuple(lengths)
+
+
+def _prices(start_seconds: float, probe_seconds: float) -> Prices:
+    try:
+        return Prices(start_seconds=start_seconds, probe_seconds=probe_seconds)
+    except ValidationError as error:
+        raise SamplerError(
+            f"start_seconds is {start_seconds!r} and probe_seconds is {probe_seconds!r}",
+            hint="seconds: start_seconds 0 or more, probe_seconds above 0",
+        ) from error
 
 
 def best_length(search: Search, method: str) -> Key:

@@ -10,6 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pydantic import Field
+
 from autotune.knowledge import Key, Knowledge, Load
 from autotune.limits import NO_SPECULATION, could_keep, keeps, keeps_all
 from autotune.records import MethodSpace, Record
@@ -29,8 +31,8 @@ Incumbent = tuple[float, dict[Load, float]]  # best ln(speedup) so far, overall 
 class Prices(Record):
     """Seconds. What the search pays for an engine start and for one candidate's windows."""
 
-    start_seconds: float
-    probe_seconds: float
+    start_seconds: float = Field(ge=0, allow_inf_nan=False)
+    probe_seconds: float = Field(gt=0, allow_inf_nan=False)  # gains are divided by it
 
 
 class Search:

@@ -17,7 +17,8 @@ from optuna.trial import TrialState
 from tuner_samples import PUBLISHED, Told, knows, plan_of, simulate, window
 
 from autotune.errors import SamplerError
-from autotune.records import MethodSpace
+from autotune.priors import table
+from autotune.records import MethodSpace, Prior
 from autotune.sampler import PROPOSAL, SpectuneSampler, as_spaces
 from autotune.search import Prices, Search, candidate_of, is_suggested, suggest
 from autotune.trials import TrialKnowledge
@@ -650,10 +651,42 @@ def test_a_baseline_must_be_there_for_every_load(baseline):
 
 
 def test_records_and_lengths_by_method_are_the_same():
-    given = [MethodSpace(method="dflash", lengths=(7, 15), parallel=True)]
+    known = table()["dflash"]
+    given = [MethodSpace(method="dflash", lengths=(7, 15), parallel=True, prior=known)]
     assert as_spaces({"dflash": (15, 7)}) == as_spaces(given) == tuple(given)
     with pytest.raises(SamplerError, match="no method"):
         SpectuneSampler({})
+
+
+def test_methods_have_the_priors_of_the_table_and_records_their_own():
+    spaces = as_spaces({"ngram": (2, 4), "eagle3": (3,), "unheard-of": (1,)})
+    assert [s.prior for s in spaces] == [table()[m] for m in ("ngram", "eagle3", "default")]
+    own = MethodSpace(method="ngram", lengths=(2,), prior=Prior(first=0.3))
+    assert as_spaces([own]) == (own,)
+
+
+@pytest.mark.parametrize("lengths", [(), range(1, 1), (0, 1), (-1,), (1.5,), ("x",), 3], ids=repr)
+def test_lengths_that_cannot_be_are_refused(lengths):
+    with pytest.raises(SamplerError, match="the lengths of mtp are") as caught:
+        SpectuneSampler({"ngram": (1,), "mtp": lengths})
+    assert "whole numbers from 1 on" in caught.value.hint
+
+
+def test_records_with_lengths_that_cannot_be_are_refused():
+    with pytest.raises(SamplerError, match=r"the lengths of mtp are \(0, 2\)"):
+        SpectuneSampler([MethodSpace(method="mtp", lengths=(0, 2))])
+
+
+@pytest.mark.parametrize(
+    "prices",
+    [{"probe_seconds": 0.0}, {"probe_seconds": -1.0}, {"start_seconds": -1.0},
+     {"probe_seconds": math.nan}, {"start_seconds": math.inf}],
+    ids=repr,
+)  # fmt: skip
+def test_prices_that_cannot_be_are_refused(prices):
+    with pytest.raises(SamplerError, match="seconds is") as caught:
+        SpectuneSampler({"mtp": (1, 2)}, **prices)
+    assert "probe_seconds above 0" in caught.value.hint
 
 
 # ------------------------------------------------------------------ what is computed once and kept
