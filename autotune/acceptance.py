@@ -24,7 +24,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from autotune.records import Prior, SpecCounters, Window
+from autotune.records import Prior, RequestDrafts, SpecCounters, Window
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,9 +54,7 @@ class StepRates(NamedTuple):
 def step_rates(counters: SpecCounters, output_tokens: int, num_requests: int) -> tuple[float, ...]:
     """Accepted drafts per position and decode step, from counters of one window.
 
-    Every step commits one token plus what was accepted, and the first token of a request comes
-    from its prefill: steps = output tokens - requests - accepted. vLLM also counts drafts that
-    were accepted beyond `max_tokens`, which makes that too few; never fewer than the drafts.
+    Empty where there was no step (see `decode_steps`).
     """
     steps = decode_steps(counters, output_tokens, num_requests)
     if steps <= 0:
@@ -64,10 +62,17 @@ def step_rates(counters: SpecCounters, output_tokens: int, num_requests: int) ->
     return tuple(min(1.0, count / steps) for count in counters.accepted_per_pos)
 
 
-def decode_steps(counters: SpecCounters, output_tokens: int, num_requests: int) -> int:
-    """(request, decode step) pairs of a window: see `step_rates`."""
-    steps = output_tokens - num_requests - counters.num_accepted_tokens
-    return max(counters.num_drafts, steps)
+def decode_steps(
+    drafted: SpecCounters | RequestDrafts, output_tokens: int, num_requests: int
+) -> int:
+    """(request, decode step) pairs of a window, or of one request.
+
+    Every step commits one token plus what was accepted, and the first token of a request comes
+    from its prefill: steps = output tokens - requests - accepted. vLLM also counts drafts that
+    were accepted beyond `max_tokens` or the end of the text, which makes that too few; never fewer
+    than the drafts.
+    """
+    return max(drafted.num_drafts, output_tokens - num_requests - drafted.num_accepted_tokens)
 
 
 def window_rates(window: Window) -> StepRates | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from autotune.acceptance import decode_steps
 from autotune.clusters import Estimate, Totals, clustered, independent
 from autotune.records import RequestDrafts, Window
 
@@ -35,19 +36,10 @@ def told(windows: Iterable[Window]) -> list[Told] | None:
         for request in requests:
             if request.drafts is None:
                 return None
-            steps = _steps(request.drafts, request.completion_tokens)
+            tokens = request.completion_tokens
+            steps = None if tokens is None else decode_steps(request.drafts, tokens, 1)
             found.append(Told(request.prompt_id, request.drafts, steps, request.finish_reason))
     return found or None
-
-
-def _steps(drafts: RequestDrafts, completion_tokens: int | None) -> int | None:
-    """Decode steps of one request: all but its first token come from them, accepted ones beside.
-
-    vLLM also counts drafts accepted beyond the end of the answer; never fewer than the drafts.
-    """
-    if completion_tokens is None:
-        return None
-    return max(drafts.num_drafts, completion_tokens - 1 - drafts.num_accepted_tokens)
 
 
 def acceptance_length(windows: Sequence[Window], confidence: float) -> Estimate | None:
@@ -57,30 +49,6 @@ def acceptance_length(windows: Sequence[Window], confidence: float) -> Estimate 
         return None
     totals = _totals(told(windows), lambda t: (t.drafts.num_accepted_tokens, t.drafts.num_drafts))
     return _plus_one(clustered(totals, confidence, most) or _length(windows, confidence, most))
-
-
-def tokens_per_step(windows: Sequence[Window], confidence: float) -> Estimate | None:
-    """1 + accepted tokens per decode step and request, steps without a draft included.
-
-    None unless at least two prompts tell of their drafts.
-    """
-    most = max((window.num_speculative_tokens for window in windows), default=0)
-    answers = told(windows)
-    if not most or answers is None or any(t.steps is None for t in answers):
-        return None
-    totals = _totals(answers, lambda t: (t.drafts.num_accepted_tokens, t.steps or 0))
-    return _plus_one(clustered(totals, confidence, most))
-
-
-def log_tau_se(windows: Sequence[Window]) -> float | None:
-    """Standard error of ln tau, tau = tokens one request commits in one decode step.
-
-    Pooled over windows of one candidate (loads may differ). se(ln tau) = se(tau) / tau. It is the
-    error for prompts like these: candidates measured on the very same prompts share most of it,
-    so their ratios are known better. None unless at least two prompts tell of their drafts.
-    """
-    estimate = tokens_per_step(windows, confidence=0.95)  # any: the error does not depend on it
-    return None if estimate is None else estimate.standard_error / estimate.interval.value
 
 
 def acceptance_rates(windows: Sequence[Window], confidence: float) -> tuple[Estimate, ...] | None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
-from autotune import stats
 from autotune.cautions import warnings
 from autotune.choice import as_good, best_at, measured
 from autotune.evidence import (
@@ -34,6 +33,7 @@ from autotune.records import (
     Stopped,
     WorkloadSummary,
 )
+from autotune.schedule_verdict import over_loads
 from autotune.search import PREDICTED
 
 Decision = Literal["speculate", "do_not_speculate", "inconclusive"]
@@ -125,7 +125,7 @@ def _answer(evidence: Evidence) -> tuple[Interval | None, Decision]:
         first, loads = evidence.confirmations[0], evidence.plan.concurrencies
         trial = evidence.trial
         won = trial.speedup if trial is not None and trial.outcome == "won" else None
-        speedup = won or _overall(evidence.plan, first)
+        speedup = won or over_loads(evidence.plan, first.log_ratios)
         return speedup, _within_limits(evidence, first.key, loads) or _decide(speedup, tie)
     best = _best_probed(evidence)
     missed = best is None and any(measured(evidence.knowledge))  # the limits, all of them
@@ -146,12 +146,6 @@ def _decide(speedup: Interval, tie: float) -> Decision:
     if speedup.low > 1:
         return "speculate"
     return "do_not_speculate" if speedup.high < 1 + tie else "inconclusive"
-
-
-def _overall(plan: Plan, confirmation: Confirmation) -> Interval:
-    """Geometric mean over loads, one value per held-out block."""
-    by_block = zip(*confirmation.log_ratios.values(), strict=True)
-    return stats.ratio_interval([stats.mean(b) for b in by_block], plan.settings.confidence)
 
 
 def _best_probed(evidence: Evidence) -> Interval | None:

@@ -17,8 +17,7 @@ from autotune.acceptance_evidence import (
     acceptance_length,
     acceptance_rates,
     conditional_rates,
-    log_tau_se,
-    tokens_per_step,
+    told,
 )
 from autotune.engines import EngineOptions
 from autotune.engines.drafts import drafts_arguments, drafts_flags, request_drafts
@@ -261,35 +260,29 @@ def test_two_prompts_by_hand():
     length = acceptance_length(windows, 0.95)
     assert length.interval.value == 1.5 and length.standard_error == pytest.approx(0.25)
     assert length.interval.low == pytest.approx(1 + rate.interval.low)
-    # always drafting: a step is a draft; error of ln tau = (1/4) / 1.5
-    assert log_tau_se(windows) == pytest.approx(1 / 6)
 
 
 def test_steps_without_a_draft_count():
-    # 2 of 2 accepted in 8 tokens: 8 - 1 - 2 = 5 steps. 0 of 2 in 4: 3 steps. tau = 1 + 2/8
+    # 2 of 2 accepted in 8 tokens: 8 - 1 - 2 = 5 steps. 0 of 2 in 4: 3 steps
     a, b = [(1, 1)] * 2, [(0, 1)] * 2
     windows = [measured(result(a, "a", tokens=8), result(b, "b", tokens=4), n=1)]
-    tau = tokens_per_step(windows, 0.95)
-    assert tau.interval.value == pytest.approx(1.25)
-    # residuals 2 - 5/4 and 0 - 3/4: variance 2 x 2 (3/4)^2 / 64
-    assert tau.standard_error == pytest.approx(math.sqrt(2 * 2 * 0.75**2 / 64))
-    assert log_tau_se(windows) == pytest.approx(tau.standard_error / 1.25)
+    assert [answer.steps for answer in told(windows)] == [5, 3]
 
 
 def test_steps_are_never_fewer_than_drafts():
     """The last draft went 3 tokens past the end: 6 tokens of 2 drafts with 6 accepted."""
-    steps = [(3, 3)] * 2
-    windows = [measured(*(result(steps, p, tokens=6) for p in "ab"), n=3)]
-    assert tokens_per_step(windows, 0.95).interval.value == 4
+    windows = [measured(result([(3, 3)] * 2, tokens=6), n=3)]
+    assert [answer.steps for answer in told(windows)] == [2]
 
 
 def test_the_same_prompt_again_is_no_new_evidence():
     a, b = [(1, 1)] * 3 + [(0, 1)], [(1, 1)] + [(0, 1)] * 3
     once = [measured(result(a, "a"), result(b, "b"), n=1)]
     twice = [*once, measured(result(a, "a"), result(b, "b"), n=1, block="reference:0")]
-    assert log_tau_se(twice) == pytest.approx(log_tau_se(once))
     new = [*once, measured(result(a, "c"), result(b, "d"), n=1, block="search:1")]
-    assert log_tau_se(new) < log_tau_se(once)
+    errors = [acceptance_length(each, 0.95).standard_error for each in (once, twice, new)]
+    assert errors[1] == pytest.approx(errors[0])
+    assert errors[2] < errors[0]
 
 
 def test_a_single_prompt_says_that_it_is_one():
@@ -302,7 +295,6 @@ def test_a_single_prompt_says_that_it_is_one():
     length = acceptance_length(windows, 0.95)
     assert length.interval.value == 2 and length.basis == "drafts"
     assert length.standard_error == pytest.approx(math.sqrt(0.5 / 4))
-    assert log_tau_se(windows) is None and tokens_per_step(windows, 0.95) is None
 
 
 def test_an_engine_that_does_not_tell_of_requests():
@@ -314,7 +306,7 @@ def test_an_engine_that_does_not_tell_of_requests():
         (first, _) = acceptance_rates(windows, 0.95)
         assert first.basis == "drafts" and first.interval.value == 0.5
         assert acceptance_length(windows, 0.95).basis == "drafts"
-        assert conditional_rates(windows) is None and log_tau_se(windows) is None
+        assert conditional_rates(windows) is None
     (clustered, _) = acceptance_rates([told], 0.95)
     assert clustered.standard_error > 3 * first.standard_error
 
@@ -326,8 +318,6 @@ def test_nothing_was_counted():
         assert acceptance_rates(windows, 0.95) is None
         assert acceptance_length(windows, 0.95) is None
         assert conditional_rates(windows) is None
-    # no draft in any of 4 steps: one token a step, which two equal requests cannot doubt
-    assert tokens_per_step([silent], 0.95).interval.value == 1
 
 
 def test_a_position_that_was_not_drafted_was_not_wrong():
@@ -421,15 +411,6 @@ def test_intervals_hold_the_truth_as_often_as_they_say(drawn):
         assert 0.90 <= share <= 0.99  # 200 windows: the standard error is 1.5 %
 
 
-def test_the_error_of_ln_tau_is_what_it_says(drawn):
-    taus = [tokens_per_step([each], 0.95).interval.value for each in drawn]
-    said = [log_tau_se([each]) for each in drawn]
-    assert np.mean(taus) == pytest.approx(1 + sum(RATES), rel=0.01)
-    assert math.sqrt(np.mean(np.square(said))) == pytest.approx(np.std(np.log(taus)), rel=0.2)
-    pooled = log_tau_se(drawn[:16])
-    assert pooled == pytest.approx(np.mean(said) / 4, rel=0.25)
-
-
 # ------------------------------------------------------------------------------ what was stored
 
 
@@ -441,7 +422,7 @@ def test_windows_of_earlier_versions_still_load():
     }  # fmt: skip
     loaded = Window.model_validate_json(json.dumps(old))
     assert loaded.requests[0].drafts is None
-    assert log_tau_se([loaded]) is None
+    assert told([loaded]) is None
 
 
 def test_a_negative_count_is_refused():

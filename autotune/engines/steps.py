@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from autotune.acceptance import decode_steps
 from autotune.records import BatchSteps, SpecCounters, StepTimes
 from autotune.stats import mean
 from autotune.vllm_plugin.worker import COLUMNS
@@ -26,16 +27,11 @@ def timed_worker(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def request_step_tokens(
     counters: SpecCounters | None, output_tokens: int, num_requests: int
 ) -> float:
-    """Tokens that one request commits in one decode step: 1 + accepted / (request, step) pairs.
-
-    Each pair commits one token and what was accepted, and first tokens come from the prefill:
-    pairs = output tokens - requests - accepted. vLLM counts accepted drafts beyond `max_tokens`
-    or the end of the text, which makes that too few pairs; it never can be fewer than the drafts.
-    """
-    accepted = counters.num_accepted_tokens if counters else 0
-    if counters is None or not accepted:
+    """Tokens that one request commits in one decode step: 1 + accepted / (request, step) pairs."""
+    if counters is None or not counters.num_accepted_tokens:
         return 1.0
-    return 1 + accepted / max(counters.num_drafts, output_tokens - num_requests - accepted)
+    steps = decode_steps(counters, output_tokens, num_requests)
+    return 1 + counters.num_accepted_tokens / steps
 
 
 class _Step(NamedTuple):
