@@ -3,46 +3,29 @@
     baseline  ->  search (probe, learn, decide what to probe next)  ->  confirm
               ->  try N by batch size, where the loads want different N  ->  recommend
 
-Every engine (a real vLLM, a recording, a simulation) is driven by this same code.
+What one trial does is in trial_loop.py. Every engine (a real vLLM, a recording, a simulation) is
+driven by this same code.
 """
 
 from __future__ import annotations
 
-import logging
-import math
 from typing import TYPE_CHECKING
 
-from autotune import stats
-from autotune.choice import may_be_best
-from autotune.comparison import (
-    MAX_CANDIDATES,
-    Comparison,
-    max_candidates_tried,
-    number_tried,
-    suggested,
-    times_told,
-)
-from autotune.confirm import confirm, hold_out
+from autotune.comparison import MAX_CANDIDATES, Comparison, max_candidates_tried, number_tried
+from autotune.confirm import confirm
 from autotune.engines import Engine, Progress
-from autotune.errors import (
-    EngineDiedError,
-    EngineError,
-    EngineStartError,
-    LiveSwitchError,
-)
-from autotune.knowledge import NOT_TRIED, Knowledge
+from autotune.knowledge import Knowledge
 from autotune.measure import Lab, is_search_arm
 from autotune.recommend import recommend
-from autotune.records import BlockRole, MethodSpace, Plan, Recommendation, Stopped
+from autotune.records import BlockRole, Plan, Recommendation, Stopped
 from autotune.schedule_trial import try_schedule
-from autotune.search import PREDICTED, Prices, Search, is_hopeless, is_suggested
+from autotune.search import Prices, Search
+from autotune.trial_loop import race, run_trial, take_up
 
 if TYPE_CHECKING:
     import optuna
 
     from autotune.store import Study
-
-logger = logging.getLogger(__name__)
 
 BUDGET_SPENT = "the budget was spent"
 GROWN = 1.05  # a budget must be larger than what was used for a study to go on
@@ -142,18 +125,6 @@ def run_search(lab: Lab, knowledge: Knowledge) -> Stopped:
             run_trial(lab, knowledge, trials, trials.ask())
 
 
-def take_up(lab: Lab, knowledge: Knowledge, trials: optuna.Study) -> None:
-    """Go on with the trials that an interruption left running."""
-    from optuna.trial import TrialState
-
-    for trial in lab.study.running_trials(trials):
-        decided = is_suggested(trial, lab.plan.spaces)
-        if decided and knowledge.alive(*suggested(trial, lab.plan)):
-            run_trial(lab, knowledge, trials, trial)
-        else:  # lost before it was decided what to measure, or just after that had failed
-            trials.tell(trial, state=TrialState.FAIL)
-
-
 def run_comparison(lab: Lab, knowledge: Knowledge, trials: optuna.Study, search: Search) -> Stopped:
     """The same trials, chosen by one of Optuna's own samplers (`--sampler`)."""
     comparison = Comparison(knowledge, trials)
@@ -167,116 +138,6 @@ def run_comparison(lab: Lab, knowledge: Knowledge, trials: optuna.Study, search:
         run_trial(lab, knowledge, trials, comparison.ask())
 
 
-def run_trial(lab: Lab, knowledge: Knowledge, trials: optuna.Study, trial: optuna.Trial) -> None:
-    """One Optuna trial is one candidate: probe it at every load and tell the measured speedup."""
-    from optuna.trial import TrialState
-
-    method, n = suggested(trial, lab.plan)
-    if PREDICTED not in trial.user_attrs:  # a resumed trial keeps what was predicted first
-        loads = lab.plan.concurrencies
-        each = {str(load): knowledge.predict(method, n, load) for load in loads}
-        predicted = {load: (p.log_speedup, p.log_speedup_sd) for load, p in each.items()}
-        trial.set_user_attr(PREDICTED, predicted)
-    if measure_candidate(lab, knowledge, (method, n), times_told(trials, trial, knowledge)):
-        trials.tell(trial, measured_speedup(knowledge, method, n))
-    else:
-        trial.set_user_attr("error", knowledge.failed.get((method, n), "the method was given up"))
-        trials.tell(trial, state=TrialState.FAIL)
-
-
-def probe(lab: Lab, knowledge: Knowledge, method: str, n: int) -> bool:
-    """Measure a candidate at every load. False: it failed, and is recorded.
-
-    A live engine answers one block, more only in a race; a static start answers all its blocks.
-    """
-    space = knowledge.spaces[method]
-    try:
-        measure_block(lab, knowledge, method, n, index=0)
-        if not lab.is_live(space):
-            finish_static(lab, knowledge, method, n)
-    except EngineError as error:
-        if lab.is_live(space) and isinstance(error, LiveSwitchError | EngineStartError):
-            lab.fall_back_to_static(space, error)
-            return probe(lab, knowledge, method, n)
-        give_up(lab, knowledge, space, n, error)
-        return False
-    return True
-
-
-def measure_candidate(
-    lab: Lab, knowledge: Knowledge, key: tuple[str, int], times_told: int
-) -> bool:
-    """Measure a candidate, or its next block where earlier trials were told of it already.
-
-    Where the plan has no block left nothing is measured. False: the candidate has failed.
-    """
-    if not knowledge.alive(*key):
-        return False
-    if not times_told:
-        return probe(lab, knowledge, *key)
-    blocks_left = times_told < lab.plan.settings.search_blocks and key not in knowledge.out_of_race
-    if blocks_left and knowledge.blocks_done(*key) <= times_told:
-        race(lab, knowledge, [key])
-    return True
-
-
-def measured_speedup(knowledge: Knowledge, method: str, n: int) -> float:
-    """Geometric mean over loads of what was measured, without the cost model."""
-    loads = knowledge.plan.concurrencies
-    return math.exp(stats.mean([stats.mean(knowledge.log_ratios(method, n, c)) for c in loads]))
-
-
-def measure_block(lab: Lab, knowledge: Knowledge, method: str, n: int, index: int) -> None:
-    """One search block of a candidate at every load."""
-    arm = lab.probe_arm(knowledge.spaces[method], n)
-    for load in lab.plan.concurrencies:
-        knowledge.add(lab.window(arm, n, BlockRole.SEARCH, index, load))
-
-
-def finish_static(lab: Lab, knowledge: Knowledge, method: str, n: int) -> None:
-    """The rest that a static start has to tell: coming back to it would cost another start.
-
-    Its held-out blocks are measured where it may be the finalist: it runs as the user will run it.
-    """
-    for index in range(1, lab.plan.settings.search_blocks):
-        if may_be_best(knowledge, method, n):
-            measure_block(lab, knowledge, method, n, index)
-    if may_be_best(knowledge, method, n) and not lab.plan.settings.confirm_fresh:
-        hold_out(lab, knowledge.spaces[method], n, lab.plan.concurrencies)
-
-
-def give_up(lab: Lab, knowledge: Knowledge, space: MethodSpace, n: int, error: EngineError) -> None:
-    """Record a failed candidate; a method that keeps failing is given up as a whole."""
-    method = space.method
-    lab.progress(f"{method} N={n} failed: {error.message}")
-    lab.study.fail(method, n, error.message, error.last_words)
-    knowledge.fail(method, n, error.message)
-    if isinstance(error, EngineDiedError) and lab.is_live(space):
-        lab.search_starts -= 1  # its restart is not a choice of the search
-    if isinstance(error, EngineDiedError | EngineStartError):  # larger N ask more of the engine
-        larger = [length for length in space.lengths if length > n]
-        _not_tried(lab, knowledge, method, larger, f"{NOT_TRIED}: N={n} ended the engine")
-    if not is_hopeless(knowledge, space):
-        return
-    if any(knowledge.measured(method, length) for length in space.lengths):
-        own = [length for length in space.lengths if (method, length) in knowledge.tried_in_vain]
-        reason = f"{NOT_TRIED} after {len(own)} of its N had failed: {error.message}"
-        _not_tried(lab, knowledge, method, list(space.lengths), reason)
-    else:
-        lab.study.fail(method, None, error.message, error.last_words)
-        knowledge.fail(method, None, error.message)
-
-
-def _not_tried(
-    lab: Lab, knowledge: Knowledge, method: str, lengths: list[int], reason: str
-) -> None:
-    """Fail those N that were not measured; what was measured stays."""
-    for n in lengths:
-        if knowledge.alive(method, n) and not knowledge.measured(method, n):
-            lab.study.fail(method, n, reason)
-            knowledge.fail(method, n, reason)
-
-
 def why_stopped(search: Search, limited: bool) -> Stopped:
     """The reason for the end of a search that has nothing left to propose."""
     left = len(search.promising())
@@ -288,25 +149,10 @@ def why_stopped(search: Search, limited: bool) -> Stopped:
     return Stopped(reason=reason, exhausted=True)
 
 
-def race(lab: Lab, knowledge: Knowledge, contenders: list[tuple[str, int]]) -> None:
-    """Close calls on the running engine get one more block each, in turn, so drift cancels.
-
-    A block that fails here costs the candidate its race, not its place: it was measured before.
-    """
-    fewest = min(knowledge.blocks_done(method, n) for method, n in contenders)
-    for method, n in contenders:
-        if knowledge.blocks_done(method, n) == fewest:
-            try:
-                measure_block(lab, knowledge, method, n, index=fewest)
-            except EngineError as error:
-                lab.progress(f"{method} N={n} lost a block: {error.message}")
-                knowledge.out_of_race.add((method, n))
-
-
 def prices(lab: Lab, knowledge: Knowledge) -> Prices:
     """Seconds per start and per candidate, from what was seen so far."""
     durations = [s.window.duration_seconds for s in lab.study.windows()]
-    seen = [d for d in durations if d is not None]
+    seen = [d for d in durations if d]  # a source that says 0 does not say
     per_window = sum(seen) / len(seen) if seen else 1.0
     return Prices(
         start_seconds=lab.start_seconds, probe_seconds=per_window * len(lab.plan.concurrencies)
