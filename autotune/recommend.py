@@ -125,7 +125,7 @@ def _answer(evidence: Evidence) -> tuple[Interval | None, Decision]:
         first, loads = evidence.confirmations[0], evidence.plan.concurrencies
         trial = evidence.trial
         won = trial.speedup if trial is not None and trial.outcome == "won" else None
-        speedup = won or _overall(evidence.plan, first)
+        speedup = won or _overall(evidence, first)
         return speedup, _within_limits(evidence, first.key, loads) or _decide(speedup, tie)
     best = _best_probed(evidence)
     missed = best is None and any(measured(evidence.knowledge))  # the limits, all of them
@@ -148,10 +148,14 @@ def _decide(speedup: Interval, tie: float) -> Decision:
     return "do_not_speculate" if speedup.high < 1 + tie else "inconclusive"
 
 
-def _overall(plan: Plan, confirmation: Confirmation) -> Interval:
+def _overall(evidence: Evidence, confirmation: Confirmation) -> Interval:
     """Geometric mean over loads, one value per held-out block."""
     by_block = zip(*confirmation.log_ratios.values(), strict=True)
-    return stats.ratio_interval([stats.mean(b) for b in by_block], plan.settings.confidence)
+    return stats.ratio_interval(
+        [stats.mean(b) for b in by_block],
+        evidence.plan.settings.confidence,
+        common_sd=evidence.knowledge.wander,
+    )
 
 
 def _best_probed(evidence: Evidence) -> Interval | None:
