@@ -11,7 +11,7 @@ from autotune import stats
 from autotune.acceptance import StepRates, window_rates
 from autotune.limits import Medians, medians, share_within
 from autotune.pooling import acceptance_figures, batch_figures, step_figures
-from autotune.prediction import Predictor
+from autotune.prediction import Fit, Predictor
 from autotune.records import (
     BASELINE,
     BatchSteps,
@@ -43,6 +43,7 @@ class Knowledge:
         self.held_out_shares: dict[tuple[str, int, Load], float] = {}
         # by candidate and load, then by block: a window that is added again changes nothing
         self._windows: dict[tuple[str, int, Load], dict[str, Window]] = defaultdict(dict)
+        self.fits: dict[str, Fit] = {}  # by method: the predictor keeps its work here
         self._cache: dict[tuple[Any, ...], Any] = {}  # holds until the next window comes
         self._kept: dict[tuple[Any, ...], Any] = {}  # holds while these windows stay the same
 

@@ -9,7 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from autotune import stats
 from autotune.acceptance import Acceptance, StepRates
@@ -25,13 +25,19 @@ MIN_STEPS = 20  # fewer steps at a batch size say too little of its time
 BATCH_SD = 0.05  # of a cost read from the steps of a smaller batch: its texts are nearly done
 
 
+class Fit(NamedTuple):
+    """The acceptance of one method, and what it was asked."""
+
+    rates: Mapping[int, StepRates]
+    acceptance: Acceptance
+    log_taus: dict[int, tuple[float, float]]
+
+
 class Predictor:
     """All that one state of knowledge implies; a new window makes a new one."""
 
     def __init__(self, knowledge: Knowledge) -> None:
         self._knowledge = knowledge
-        self._acceptances: dict[str, Acceptance] = {}
-        self._log_taus: dict[tuple[str, int], tuple[float, float]] = {}
 
     def predict(self, method: str, n: int, load: Load) -> Prediction:
         key = (method, n, load)
@@ -78,17 +84,22 @@ class Predictor:
         return mean, sd
 
     def _tau(self, method: str, n: int) -> tuple[float, float]:
-        if (method, n) not in self._log_taus:
-            self._log_taus[method, n] = self._acceptance(method).log_tau(n)
-        return self._log_taus[method, n]
+        log_taus = self._fit(method).log_taus
+        if n not in log_taus:
+            log_taus[n] = self._acceptance(method).log_tau(n)
+        return log_taus[n]
 
     def _acceptance(self, method: str) -> Acceptance:
-        if method not in self._acceptances:
+        return self._fit(method).acceptance
+
+    def _fit(self, method: str) -> Fit:
+        """Kept from window to window as long as the method's own rates stay the same."""
+        kept, rates = self._knowledge.fits.get(method), self._rates[method]
+        if kept is None or kept.rates != rates:
             space = self._knowledge.spaces[method]
-            self._acceptances[method] = Acceptance(
-                self._rates[method], space.prior, max(space.lengths)
-            )
-        return self._acceptances[method]
+            kept = Fit(rates, Acceptance(rates, space.prior, max(space.lengths)), {})
+            self._knowledge.fits[method] = kept
+        return kept
 
     @cached_property
     def _rates(self) -> dict[str, dict[int, StepRates]]:

@@ -104,7 +104,7 @@ class CostModel:
             return prior, np.asarray(np.sqrt(variance), dtype=np.float64)
         inverse, weights = self._solved
         across = self._covariance(places, self._known)
-        left = np.maximum(1e-12, variance - np.einsum("ij,jk,ik->i", across, inverse, across))
+        left = np.maximum(1e-12, variance - ((across @ inverse) * across).sum(axis=1))
         means: NDArray[np.float64] = prior + across @ weights
         return means, np.asarray(np.sqrt(left), dtype=np.float64)
 
