@@ -56,7 +56,7 @@ bench-replay: install ## chosen method, N and regret on the published sweeps
 	$(BIN)/python studies/bench/replay.py studies/published
 
 bench-search: install ## the search beside other samplers on the published sweeps
-	$(BIN)/python studies/bench/search.py
+	$(BIN)/python studies/bench/search.py --write docs/benchmarks.md --plot docs/plots/published.svg
 
 bench-decision: install ## time per decision of the Optuna sampler, beside TPE's
 	OMP_NUM_THREADS=1 $(BIN)/python studies/bench/decision.py

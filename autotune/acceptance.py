@@ -202,7 +202,9 @@ class Acceptance:
         whole = 0.0
         for _ in range(ROUNDS):
             accepted = np.clip(alpha + carry * whole, 1e-6, 1.0)
-            whole = float(np.prod(accepted))
+            before, whole = whole, float(accepted.prod())
+            if abs(whole - before) < 1e-12:
+                break
         rates = np.cumprod(accepted)
         later = np.cumsum(rates[::-1])[::-1] / accepted
         shares = whole / accepted

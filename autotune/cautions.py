@@ -37,6 +37,7 @@ def warnings(
     if not any(knowledge.candidates()):
         said.append("every candidate failed: their `error` says why")
     said += _ties(evidence)
+    said += _wander(evidence)
     said += _flags(windows)
     said += _acceptance(evidence, choices)
     for confirmation in evidence.confirmations:
@@ -60,6 +61,15 @@ def _ties(evidence: Evidence) -> Iterator[str]:
         margin = math.expm1(tie_margin(knowledge))
         yield (
             f"{names}: estimated within {margin:.1%} of the choice, a tie; the smaller N was taken"
+        )
+
+
+def _wander(evidence: Evidence) -> Iterator[str]:
+    wander = evidence.knowledge.wander
+    if wander > evidence.plan.settings.drift_margin / 2:
+        yield (
+            f"the machine's speed wandered by about {wander:.0%} from block to block: intervals "
+            "are widened by that; measure on a quieter machine"
         )
 
 

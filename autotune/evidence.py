@@ -57,9 +57,13 @@ def speedup_at(evidence: Evidence, key: Key, load: Load) -> tuple[Interval, Stat
     confirmation, plan = evidence.confirmation(key, load), evidence.plan
     if confirmation is not None:
         ratios = confirmation.log_ratios[load]
-        return stats.ratio_interval(ratios, plan.settings.confidence), Status.CONFIRMED
+        interval = stats.ratio_interval(
+            ratios, plan.settings.confidence, common_sd=evidence.knowledge.wander
+        )
+        return interval, Status.CONFIRMED
     ratios = tuple(evidence.knowledge.log_ratios(*key, load))
-    sd = evidence.knowledge.noise * math.sqrt(2 / len(ratios))
+    alone = evidence.knowledge.noise / math.sqrt(len(ratios))
+    sd = math.sqrt(2) * math.hypot(alone, evidence.knowledge.wander)
     return normal_interval(plan, stats.mean(ratios), sd), Status.PROBED
 
 

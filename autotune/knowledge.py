@@ -10,10 +10,11 @@ from typing import Any
 from autotune import stats
 from autotune.acceptance import StepRates, window_rates
 from autotune.limits import Medians, medians, share_within
-from autotune.pooling import acceptance_figures, step_figures
-from autotune.prediction import Predictor
+from autotune.pooling import acceptance_figures, batch_figures, step_figures
+from autotune.prediction import Fit, Predictor
 from autotune.records import (
     BASELINE,
+    BatchSteps,
     BlockRole,
     Measurement,
     Plan,
@@ -42,6 +43,7 @@ class Knowledge:
         self.held_out_shares: dict[tuple[str, int, Load], float] = {}
         # by candidate and load, then by block: a window that is added again changes nothing
         self._windows: dict[tuple[str, int, Load], dict[str, Window]] = defaultdict(dict)
+        self.fits: dict[str, Fit] = {}  # by method: the predictor keeps its work here
         self._cache: dict[tuple[Any, ...], Any] = {}  # holds until the next window comes
         self._kept: dict[tuple[Any, ...], Any] = {}  # holds while these windows stay the same
 
@@ -153,9 +155,33 @@ class Knowledge:
         return self._cache[key]
 
     def _noise(self) -> float:
-        groups = [g for key in self._windows for g in self._keep(self._repeats, *key)]
-        paired = [self.log_ratios(*key) for key in self._windows if key[0] != BASELINE]
-        return stats.pooled_noise([*groups, *paired])
+        repeats = [
+            stats.within(g) for key in self._windows for g in self._keep(self._repeats, *key)
+        ]
+        tables = [self._raced(method, load) for method in self.spaces for load in self.loads]
+        return stats.pooled_noise([*repeats, *(stats.two_way(t) for t in tables if t)])
+
+    @property
+    def wander(self) -> float:
+        """Sd by which the machine's speed moves, as a log, from block to block of a candidate.
+
+        What the ratios to the baseline vary beyond the noise of two windows; 0 where noise alone
+        explains it (chi-square, 95 %). Two starts differ by at least that.
+        """
+        wander: float = self._cached(("wander",), self._wander)
+        return wander
+
+    def _wander(self) -> float:
+        from scipy.stats import chi2
+
+        ratios = [self.log_ratios(*key) for key in self._windows if key[0] != BASELINE]
+        spreads = [stats.within(values) for values in ratios if len(values) > 1]
+        squares = math.fsum(spread.squares for spread in spreads)
+        freedom = sum(spread.freedom for spread in spreads)
+        noise = 2 * self.noise**2
+        if not freedom or squares <= noise * float(chi2.ppf(0.95, freedom)):
+            return 0.0
+        return math.sqrt(squares / freedom - noise)
 
     def _repeats(self, method: str, n: int, load: Load) -> list[list[float]]:
         """ln(throughput) of windows that used the same prompts, where there are several."""
@@ -163,6 +189,24 @@ class Knowledge:
         for window in self.windows(method, n, load):
             groups[_prompts(window)].append(math.log(window.output_tokens_per_second))
         return [group for group in groups.values() if len(group) > 1]
+
+    def _raced(self, method: str, load: Load) -> list[list[float]]:
+        """ln(throughput) of a method's candidates (rows) on the blocks all of them ran (columns).
+
+        Candidates are raced in turn, so a column has one time and one set of prompts. Ratios to
+        the baseline would not do: they hold the drift since its start. Empty: nothing was raced.
+        """
+        rows = []
+        for n in self.spaces[method].lengths:
+            found = {_prompts(w): w for w in self.windows(method, n, load)}
+            if len(found) > 1:
+                rows.append(found)
+        if len(rows) < 2:
+            return []
+        blocks = sorted(set.intersection(*(set(row) for row in rows)))
+        if len(blocks) < 2:
+            return []
+        return [[math.log(row[b].output_tokens_per_second) for b in blocks] for row in rows]
 
     def measurement(self, method: str, n: int, load: Load) -> Measurement | None:
         """Pooled figures of one candidate at one load; None when it was not measured."""
@@ -191,6 +235,22 @@ class Knowledge:
 
     def _step_rates(self, method: str, n: int, load: Load) -> list[StepRates]:
         return [r for r in map(window_rates, self.windows(method, n, load)) if r is not None]
+
+    def step_figures(self, method: str, n: int, load: Load) -> dict[str, float | None]:
+        """See pooling.step_figures."""
+        figures: dict[str, float | None] = self._keep(self._step_figures, method, n, load)
+        return figures
+
+    def _step_figures(self, method: str, n: int, load: Load) -> dict[str, float | None]:
+        return step_figures(self.windows(method, n, load))
+
+    def batch_figures(self, method: str, n: int, load: Load) -> dict[int, BatchSteps]:
+        """See pooling.batch_figures."""
+        figures: dict[int, BatchSteps] = self._keep(self._batch_figures, method, n, load)
+        return figures
+
+    def _batch_figures(self, method: str, n: int, load: Load) -> dict[int, BatchSteps]:
+        return batch_figures(self.windows(method, n, load))
 
     def places(self) -> list[tuple[str, int, Load]]:
         """Every (method, N, load) that has a window, the baseline's and N = 0 included."""

@@ -7,21 +7,30 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from autotune import stats
 from autotune.acceptance import Acceptance, StepRates
-from autotune.pooling import batch_figures, pool_rates, step_figures
+from autotune.pooling import pool_rates
 from autotune.records import BASELINE, BatchSteps, Prediction
 from autotune.steptime import CostModel, CostPoint, Part, Place
 
 if TYPE_CHECKING:
     from autotune.knowledge import Knowledge, Load
 
+MIN_COST = 0.05  # a step that drafts and verifies cannot be faster than a plain one by much
 MIN_STEPS = 20  # fewer steps at a batch size say too little of its time
 BATCH_SD = 0.05  # of a cost read from the steps of a smaller batch: its texts are nearly done
+
+
+class Fit(NamedTuple):
+    """The acceptance of one method, and what it was asked."""
+
+    rates: Mapping[int, StepRates]
+    acceptance: Acceptance
+    log_taus: dict[int, tuple[float, float]]
 
 
 class Predictor:
@@ -29,8 +38,6 @@ class Predictor:
 
     def __init__(self, knowledge: Knowledge) -> None:
         self._knowledge = knowledge
-        self._acceptances: dict[str, Acceptance] = {}
-        self._log_taus: dict[tuple[str, int], tuple[float, float]] = {}
 
     def predict(self, method: str, n: int, load: Load) -> Prediction:
         key = (method, n, load)
@@ -49,6 +56,7 @@ class Predictor:
             return {}
         answers = [model.costs(places) for model in self._models]
         means = [math.fsum(column) for column in zip(*(mean for mean, _ in answers), strict=True)]
+        means = [max(MIN_COST, mean) for mean in means]
         sds = [math.hypot(*column) for column in zip(*(sd for _, sd in answers), strict=True)]
         found = {}
         for place, cost, sd in zip(places, means, sds, strict=True):
@@ -76,17 +84,22 @@ class Predictor:
         return mean, sd
 
     def _tau(self, method: str, n: int) -> tuple[float, float]:
-        if (method, n) not in self._log_taus:
-            self._log_taus[method, n] = self._acceptance(method).log_tau(n)
-        return self._log_taus[method, n]
+        log_taus = self._fit(method).log_taus
+        if n not in log_taus:
+            log_taus[n] = self._acceptance(method).log_tau(n)
+        return log_taus[n]
 
     def _acceptance(self, method: str) -> Acceptance:
-        if method not in self._acceptances:
+        return self._fit(method).acceptance
+
+    def _fit(self, method: str) -> Fit:
+        """Kept from window to window as long as the method's own rates stay the same."""
+        kept, rates = self._knowledge.fits.get(method), self._rates[method]
+        if kept is None or kept.rates != rates:
             space = self._knowledge.spaces[method]
-            self._acceptances[method] = Acceptance(
-                self._rates[method], space.prior, max(space.lengths)
-            )
-        return self._acceptances[method]
+            kept = Fit(rates, Acceptance(rates, space.prior, max(space.lengths)), {})
+            self._knowledge.fits[method] = kept
+        return kept
 
     @cached_property
     def _rates(self) -> dict[str, dict[int, StepRates]]:
@@ -107,23 +120,21 @@ class Predictor:
     @cached_property
     def _models(self) -> list[CostModel]:
         """Drafting and verification apart where step timing has split every measured candidate."""
+        split = bool(self._measured) and all(
+            self._draft_share(p) is not None for p in self._measured
+        )
+        parts: tuple[Part, ...] = ("draft", "verify") if split else ("whole",)
         priors = {method: space.prior for method, space in self._knowledge.spaces.items()}
-        shares = {(p.method, p.n, p.concurrency): self._draft_share(p) for p in self._measured}
-        if not shares or None in shares.values():
-            return [CostModel([*self._measured, *self._smaller_batches("whole")], priors)]
-        parts: tuple[Part, Part] = ("draft", "verify")
+        alone = {p.method for p in self._measured if not self._rates[p.method]}
         return [
             CostModel(
-                [
-                    *(self._part(p, part, share) for p, share in zip(
-                        self._measured, shares.values(), strict=True)),
-                    *self._smaller_batches(part),
-                ],
+                [*(self._part(p, part) for p in self._measured), *self._smaller_batches(part)],
                 priors,
                 part,
+                alone,
             )
             for part in parts
-        ]  # fmt: skip
+        ]
 
     @cached_property
     def _measured(self) -> list[CostPoint]:
@@ -141,51 +152,61 @@ class Predictor:
 
     def _draft_share(self, point: CostPoint) -> float | None:
         """Share of drafting in a step of this candidate; None where it was not timed."""
-        windows = self._knowledge.windows(point.method, point.n, point.concurrency)
-        figures = step_figures(windows)
-        draft, step = figures.get("draft_seconds_per_step"), figures.get("step_seconds")
+        steps = self._knowledge.step_figures(point.method, point.n, point.concurrency)
+        draft, step = steps.get("draft_seconds_per_step"), steps.get("step_seconds")
         return draft / step if draft is not None and step else None
 
-    def _part(self, point: CostPoint, part: Part, share: float | None) -> CostPoint:
-        of_step = share or 0.0
-        factor = {"whole": 1.0, "draft": of_step, "verify": 1 - of_step}[part]
-        return point.model_copy(update={"cost": point.cost * factor})
+    def _part(self, point: CostPoint, part: Part) -> CostPoint:
+        if part == "whole":
+            return point
+        share = self._draft_share(point) or 0.0
+        return point.model_copy(
+            update={"cost": point.cost * (share if part == "draft" else 1 - share)}
+        )
 
     def _smaller_batches(self, part: Part) -> Iterator[CostPoint]:
         """Costs at loads that were not measured, from the steps in which a block ran out.
 
-        The ratio of step times is brought to the level of the measured cost at the whole batch.
+        Of each candidate's largest load, at powers of two. The ratio of step times is brought to
+        the level of the measured cost at the whole batch.
         """
-        for point in self._measured:
-            for requests, ours, base in self._batches(point):
+        places = {(p.method, p.n, p.concurrency) for p in self._measured}
+        sd = math.hypot(BATCH_SD, self._knowledge.noise / math.sqrt(2))
+        for point in self._largest_loads():
+            batches = self._batches(point)
+            level = _level(point, batches)
+            for requests, (ours, base) in batches.items():
                 ratio = _seconds(ours, part) / base.step_seconds
-                if (point.n, requests) not in self._places(point.method) and ratio > 0:
-                    sd = math.hypot(BATCH_SD, self._knowledge.noise / math.sqrt(2))
-                    yield CostPoint(
-                        method=point.method,
-                        n=point.n,
-                        concurrency=requests,
-                        cost=ratio * self._level(point),
-                        relative_sd=sd,
+                whole = requests & (requests - 1) == 0
+                if whole and (point.method, point.n, requests) not in places and ratio > 0:
+                    yield point.model_copy(
+                        update={"concurrency": requests, "cost": ratio * level, "relative_sd": sd}
                     )
 
-    def _places(self, method: str) -> set[tuple[int, Load]]:
-        return {(p.n, p.concurrency) for p in self._measured if p.method == method}
+    def _largest_loads(self) -> list[CostPoint]:
+        largest: dict[tuple[str, int], CostPoint] = {}
+        for point in sorted(self._measured, key=lambda p: p.concurrency or 0):
+            largest[point.method, point.n] = point
+        return list(largest.values())
 
-    def _batches(self, point: CostPoint) -> Iterator[tuple[int, BatchSteps, BatchSteps]]:
+    def _batches(self, point: CostPoint) -> dict[int, tuple[BatchSteps, BatchSteps]]:
         """Steps of a candidate and of the baseline that held equally many requests."""
         known, load = self._knowledge, point.concurrency
-        ours = batch_figures(known.windows(point.method, point.n, load))
-        base = batch_figures(known.windows(BASELINE, 0, load))
-        for requests in sorted(ours.keys() & base.keys()):
-            left, right = ours[requests], base[requests]
-            if min(left.num_steps, right.num_steps) >= MIN_STEPS:
-                yield requests, left, right
+        ours = known.batch_figures(point.method, point.n, load)
+        base = known.batch_figures(BASELINE, 0, load)
+        return {
+            requests: (ours[requests], base[requests])
+            for requests in sorted(ours.keys() & base.keys())
+            if min(ours[requests].num_steps, base[requests].num_steps) >= MIN_STEPS
+        }
 
-    def _level(self, point: CostPoint) -> float:
-        """Measured cost / ratio of step times, at the whole batch; 1 where steps do not tell."""
-        whole = [(o, b) for requests, o, b in self._batches(point) if requests == point.concurrency]
-        return point.cost * whole[0][1].step_seconds / whole[0][0].step_seconds if whole else 1.0
+
+def _level(point: CostPoint, batches: Mapping[int, tuple[BatchSteps, BatchSteps]]) -> float:
+    """Measured cost / ratio of step times, at the whole batch; 1 where steps do not tell."""
+    if point.concurrency is None or point.concurrency not in batches:
+        return 1.0
+    ours, base = batches[point.concurrency]
+    return point.cost * base.step_seconds / ours.step_seconds
 
 
 def _seconds(steps: BatchSteps, part: Part) -> float:

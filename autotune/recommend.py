@@ -125,7 +125,8 @@ def _answer(evidence: Evidence) -> tuple[Interval | None, Decision]:
         first, loads = evidence.confirmations[0], evidence.plan.concurrencies
         trial = evidence.trial
         won = trial.speedup if trial is not None and trial.outcome == "won" else None
-        speedup = won or over_loads(evidence.plan, first.log_ratios)
+        wander = evidence.knowledge.wander
+        speedup = won or over_loads(evidence.plan, first.log_ratios, common_sd=wander)
         return speedup, _within_limits(evidence, first.key, loads) or _decide(speedup, tie)
     best = _best_probed(evidence)
     missed = best is None and any(measured(evidence.knowledge))  # the limits, all of them

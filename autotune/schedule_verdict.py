@@ -47,10 +47,16 @@ def trial_of(proposal: Proposal, outcome: str, reason: str, **figures: Any) -> S
     )
 
 
-def over_loads(plan: Plan, ratios: Mapping[Load, Sequence[float]]) -> Interval:
-    """Geometric mean over the plan's loads, one value per held-out block."""
+def over_loads(
+    plan: Plan, ratios: Mapping[Load, Sequence[float]], *, common_sd: float = 0.0
+) -> Interval:
+    """Geometric mean over the plan's loads, one value per held-out block.
+
+    `common_sd`: see `stats.ratio_interval`.
+    """
     by_block = zip(*(ratios[load] for load in plan.concurrencies), strict=True)
-    return stats.ratio_interval([stats.mean(b) for b in by_block], plan.settings.confidence)
+    means = [stats.mean(each) for each in by_block]
+    return stats.ratio_interval(means, plan.settings.confidence, common_sd=common_sd)
 
 
 def judge(

@@ -23,7 +23,7 @@ COULD_WIN_Z = 1.645  # one-sided 95 %: below this chance a candidate is not wort
 RACE_Z = 1.28
 NOTHING_KEEPS = -1.0  # ln(speedup) to beat where nothing measured keeps the limits: any will do
 MAX_FAILED_LENGTHS = 2  # after this many failed N the whole method is given up
-PREDICTED = "predicted_log_speedup"  # trial attribute: (mean, sd) by load, before the first probe
+PREDICTED = "prediction"  # trial attribute: (mean, sd) by load, before the first probe
 
 Incumbent = tuple[float, dict[Load, float]]  # best ln(speedup) so far, overall and by load
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from autotune.records import Interval
 
@@ -24,23 +25,30 @@ def standard_error(values: Sequence[float]) -> float | None:
 
 
 def ratio_interval(
-    log_ratios: Sequence[float], confidence: float, assumed_noise: float = ASSUMED_NOISE
+    log_ratios: Sequence[float],
+    confidence: float,
+    assumed_noise: float = ASSUMED_NOISE,
+    *,
+    common_sd: float = 0.0,
 ) -> Interval:
     """Interval of a ratio from paired log ratios, one per block.
 
     Student's t over blocks. A single block carries no spread: then each of the two arms is
-    taken to have the relative noise `assumed_noise` and the interval is normal.
+    taken to have the relative noise `assumed_noise` and the interval is normal. `common_sd` is
+    what moves all blocks of an arm together (each of the two arms by itself) and so does not show
+    between them.
     """
     from scipy.stats import norm, t
 
     if not log_ratios:
         raise ValueError("no paired blocks: a ratio needs at least one")
     centre = mean(log_ratios)
-    error = standard_error(log_ratios)
+    error, z = standard_error(log_ratios), float(norm.ppf((1 + confidence) / 2))
     if error is None:
-        half = float(norm.ppf((1 + confidence) / 2)) * assumed_noise * math.sqrt(2)
+        half = z * assumed_noise * math.sqrt(2)
     else:
         half = float(t.ppf((1 + confidence) / 2, len(log_ratios) - 1)) * error
+    half = math.hypot(half, z * math.sqrt(2) * common_sd)
     return Interval(
         value=math.exp(centre),
         low=math.exp(centre - half),
@@ -49,17 +57,45 @@ def ratio_interval(
     )
 
 
+class Spread(NamedTuple):
+    """Squared deviations and their degrees of freedom."""
+
+    squares: float
+    freedom: int
+
+
+def within(values: Sequence[float]) -> Spread:
+    """Around the mean of repeated values."""
+    centre = mean(values)
+    return Spread(math.fsum((v - centre) ** 2 for v in values), len(values) - 1)
+
+
+def two_way(table: Sequence[Sequence[float]]) -> Spread:
+    """What rows (candidates) and columns (blocks) do not explain: residuals of row + column.
+
+    Needs two rows and two columns, all of the same length. Whatever moves a whole column, such as
+    its prompts or a drift of the machine between blocks, is not in it.
+    """
+    rows = [mean(row) for row in table]
+    columns = [mean(column) for column in zip(*table, strict=True)]
+    centre = mean(rows)
+    squares = math.fsum(
+        (value - row - column + centre) ** 2
+        for values, row in zip(table, rows, strict=True)
+        for value, column in zip(values, columns, strict=True)
+    )
+    return Spread(squares, (len(rows) - 1) * (len(columns) - 1))
+
+
 def pooled_noise(
-    groups: Iterable[Sequence[float]], prior: float = ASSUMED_NOISE, prior_weight: float = 4.0
+    spreads: Iterable[Spread], prior: float = ASSUMED_NOISE, prior_weight: float = 4.0
 ) -> float:
-    """Standard deviation within groups of repeated log values, shrunk towards `prior`.
+    """Standard deviation of one log value, pooled, shrunk towards `prior`.
 
     The prior counts as `prior_weight` degrees of freedom (scaled-inverse-chi-square mean).
     """
     squares, freedom = prior_weight * prior**2, prior_weight
-    for group in groups:
-        if len(group) > 1:
-            centre = mean(group)
-            squares += math.fsum((v - centre) ** 2 for v in group)
-            freedom += len(group) - 1
+    for spread in spreads:
+        squares += spread.squares
+        freedom += spread.freedom
     return math.sqrt(squares / freedom)

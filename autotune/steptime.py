@@ -22,7 +22,7 @@ where these panels, all at one load each, cannot say how far others may be.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -36,7 +36,6 @@ Part = Literal["whole", "draft", "verify"]
 
 LOAD_LENGTH = 6.0  # loads 6 doublings apart share exp(-1) of what is learned
 STEEPER = 0.25  # a slope's sd grows by this share with every doubling of the load
-MIN_COST = 0.02
 SCALES = (1.0, 2.0, 4.0, 8.0, 16.0)
 MIN_POINTS_FOR_SCALE = 4
 
@@ -78,9 +77,16 @@ class CostModel:
     """The posterior of one part of the cost, given points of all methods."""
 
     def __init__(
-        self, points: Sequence[CostPoint], priors: Mapping[str, Prior], part: Part = "whole"
+        self,
+        points: Sequence[CostPoint],
+        priors: Mapping[str, Prior],
+        part: Part = "whole",
+        alone: Collection[str] = (),
     ) -> None:
-        """`priors` must know every method that is asked for."""
+        """`priors` must know every method that is asked for. Methods in `alone` share nothing:
+        where acceptance is not known, a low speed may as well be bad drafts as long steps.
+        """
+        self._alone = frozenset(alone)
         self._points = points
         self._priors = priors
         self._kernel = KERNELS[part]
@@ -95,17 +101,12 @@ class CostModel:
         prior = self._prior(places)
         variance = self._variance(places, self._scales)
         if not self._points:
-            return np.maximum(MIN_COST, prior), np.asarray(np.sqrt(variance), dtype=np.float64)
+            return prior, np.asarray(np.sqrt(variance), dtype=np.float64)
         inverse, weights = self._solved
         across = self._covariance(places, self._known)
-        left = np.maximum(1e-12, variance - np.einsum("ij,jk,ik->i", across, inverse, across))
-        means: NDArray[np.float64] = np.maximum(MIN_COST, prior + across @ weights)
+        left = np.maximum(1e-12, variance - ((across @ inverse) * across).sum(axis=1))
+        means: NDArray[np.float64] = prior + across @ weights
         return means, np.asarray(np.sqrt(left), dtype=np.float64)
-
-    def log_cost(self, method: str, n: int, concurrency: int | None) -> tuple[float, float]:
-        """Mean and standard deviation of ln c."""
-        means, sds = self.costs([(method, n, concurrency)])
-        return math.log(means[0]), float(sds[0] / means[0])
 
     @cached_property
     def _solved(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -177,16 +178,15 @@ class CostModel:
         scales = self._scales if scales is None else scales
         k, a, b = self._kernel, self._columns(left, scales), self._columns(right, scales)
         same = (a.method[:, None] == b.method).astype(float)
+        shared = np.maximum(same, np.outer(a.shares, b.shares))
         distance = a.n[:, None] - b.n
-        affine = (
-            k.shared_intercept**2
-            + k.shared_slope**2 * np.outer(a.steep, b.steep)
-            + same * (k.own_intercept**2 + k.own_slope**2 * np.outer(a.steep, b.steep))
-        )
+        affine = shared * (
+            k.shared_intercept**2 + k.shared_slope**2 * np.outer(a.steep, b.steep)
+        ) + same * (k.own_intercept**2 + k.own_slope**2 * np.outer(a.steep, b.steep))
         at_same_n = (distance == 0).astype(float)
         smooth = k.own_smooth**2 * np.exp(-0.5 * (distance / k.smooth_length) ** 2)
         own = same * np.outer(a.scale, b.scale) * (smooth + k.own_step**2 * at_same_n)
-        residual = np.outer(a.level, b.level) * (k.shared_step**2 * at_same_n + own)
+        residual = np.outer(a.level, b.level) * (shared * k.shared_step**2 * at_same_n + own)
         loads = np.exp(-np.abs(a.octave[:, None] - b.octave) / LOAD_LENGTH)
         result: NDArray[np.float64] = loads * (affine + residual)
         return result
@@ -219,12 +219,14 @@ class CostModel:
             steep=n * (1 + STEEPER * octave),
             level=np.array([p.cost_intercept + p.cost_slope * n for p, n in priors]),
             scale=np.array([scales.get(m, 1.0) for m, _, _ in places]),
+            shares=np.array([float(m not in self._alone) for m, _, _ in places]),
         )
 
 
 class _Columns(NamedTuple):
     """Places as arrays: method (a number), N, log2 of the load (an unstated one is 1), N as slopes
-    see it, the prior cost that residuals are relative to, and the residual's scale.
+    see it, the prior cost that residuals are relative to, the residual's scale, and whether the
+    method shares with others.
     """
 
     method: NDArray[np.int64]
@@ -233,3 +235,4 @@ class _Columns(NamedTuple):
     steep: NDArray[np.float64]
     level: NDArray[np.float64]
     scale: NDArray[np.float64]
+    shares: NDArray[np.float64]

@@ -150,7 +150,7 @@ def _window(method: str, n: int, load: Load, repeat: int, value: float, **eviden
         method=method,
         num_speculative_tokens=n,
         live=False,
-        block=f"search:{repeat}:c{at}",
+        block=f"{'reference' if repeat else 'search'}:{repeat}:c{at}",  # the same prompts again
         concurrency=load,
         output_tokens_per_second=value,
         **evidence,

@@ -90,6 +90,11 @@ def test_pooling_is_counting_together(windows, shuffler):
     assert pooled.steps == steps
 
 
+def log_cost(points, n, load):
+    means, sds = CostModel(points, {"mtp": Prior()}).costs([("mtp", n, load)])
+    return math.log(means[0]), float(sds[0] / means[0])
+
+
 def test_windows_at_all_loads_tell_one_acceptance():
     """100 steps at load 1 and 300 at load 8 count together: 210 + 90 accepted in 400 steps."""
     knowledge = knows(
@@ -107,7 +112,7 @@ def test_windows_at_all_loads_tell_one_acceptance():
         for load, ratio in ((1, 1.4), (8, 1.5))
     ]  # tokens per step: 1 + 300 / 400
     for n, load in itertools.product((1, 2, 4), (1, 8)):
-        cost, doubt = CostModel(points, {"mtp": Prior()}).log_cost("mtp", n, load)
+        cost, doubt = log_cost(points, n, load)
         tau, tau_doubt = model.log_tau(n)
         expected = (tau - cost, math.hypot(tau_doubt, doubt))
         assert told(knowledge, "mtp", n, load) == pytest.approx(expected)
@@ -248,7 +253,7 @@ def test_without_acceptance_only_its_change_from_the_nearest_n_is_in_doubt():
         for n, ratio in ((2, 1.5), (5, 2.0))
     ]
     for n, nearest in ((1, 2), (3, 2), (4, 5), (6, 5)):
-        cost, doubt = CostModel(points, {"mtp": Prior()}).log_cost("mtp", n, 8)
+        cost, doubt = log_cost(points, n, 8)
         tau, tau_doubt = model.log_tau_beside(n, nearest)
         expected = (tau - cost, math.hypot(tau_doubt, doubt))
         assert told(knowledge, "mtp", n) == pytest.approx(expected)

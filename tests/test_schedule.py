@@ -373,7 +373,7 @@ def test_drift_between_the_two_starts_measures_the_static_n_again(stage):
     assert [arm.key for arm in engine.starts][-1] == "mtp:2:static:2"
     trial = result.schedule_trial
     assert trial.outcome == "won"
-    assert trial.versus_static.value == pytest.approx(math.sqrt(1.2))
+    assert trial.versus_static.value == pytest.approx(math.sqrt(2 / 1.5))
     assert result.speedup.value == pytest.approx(math.sqrt(2 * 1.8))
 
 

@@ -173,17 +173,28 @@ def test_noise_pools_repeats_of_the_same_prompts():
     assert knowledge.noise == pytest.approx(math.sqrt((4 * 0.02**2 + 2 * 0.05**2) / 5))
 
 
-def test_noise_learns_from_paired_blocks():
-    knowledge = knows(
-        plan_of(mtp=[2]),
-        [
-            window("none", 0, 100, block="search:0"),
-            window("none", 0, 200, block="search:1"),
-            window("mtp", 2, 200, block="search:0"),
-            window("mtp", 2, 400 * math.exp(0.2), block="search:1"),
-        ],
-    )
-    assert knowledge.noise == pytest.approx(math.sqrt((4 * 0.02**2 + 2 * 0.1**2) / 5))
+def raced(*rates, base=(100, 100)):
+    """mtp N = 1, 2, ... on two blocks each, beside the baseline."""
+    windows = [window("none", 0, rate, block=f"search:{b}") for b, rate in enumerate(base)]
+    for n, row in enumerate(rates, 1):
+        windows += [window("mtp", n, rate, block=f"search:{b}") for b, rate in enumerate(row)]
+    return knows(plan_of(mtp=[1, 2]), windows)
+
+
+def test_noise_learns_from_candidates_that_are_raced():
+    # ln rows (0, a) and (0, a + 0.2): residuals +-0.05 everywhere, one degree of freedom
+    knowledge = raced((200, 400), (300, 600 * math.exp(0.2)))
+    assert knowledge.noise == pytest.approx(math.sqrt((4 * 0.02**2 + 4 * 0.05**2) / 5))
+
+
+def test_a_drift_of_the_machine_is_no_noise_but_a_wander():
+    """Both candidates are 1.3 times as fast in the second block; the baseline is not."""
+    knowledge = raced((200, 260), (300, 390))
+    assert knowledge.noise == pytest.approx(math.sqrt(4 * 0.02**2 / 5))
+    # each ratio moved by ln 1.3 in two blocks: sd ln 1.3 / sqrt 2, less the noise of two windows
+    spread = math.log(1.3) ** 2 / 2 - 2 * knowledge.noise**2
+    assert knowledge.wander == pytest.approx(math.sqrt(spread))
+    assert raced((200, 202), (300, 297)).wander == 0
 
 
 def test_what_failed_is_no_candidate():

@@ -10,7 +10,15 @@ import scipy.stats
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from autotune.stats import mean, pooled_noise, ratio_interval, standard_error
+from autotune.stats import (
+    Spread,
+    mean,
+    pooled_noise,
+    ratio_interval,
+    standard_error,
+    two_way,
+    within,
+)
 
 ratios = st.floats(-2, 2, allow_subnormal=False)
 samples = st.lists(ratios, min_size=2, max_size=12)
@@ -96,30 +104,58 @@ def test_one_value_has_no_standard_error():
     assert standard_error([]) is None
 
 
+def noise(groups, **prior):
+    return pooled_noise([within(group) for group in groups if group], **prior)
+
+
 def test_pooled_noise_by_hand():
     # (4 x 0.02^2 + 0.02 + 0.0008) / (4 + 2 + 1): squares about 0.2, and about 0.98
     groups = [[0.1, 0.2, 0.3], [1.0, 0.96], [7.0], []]
-    assert pooled_noise(groups) == pytest.approx(math.sqrt((0.0016 + 0.02 + 0.0008) / 7))
+    assert noise(groups) == pytest.approx(math.sqrt((0.0016 + 0.02 + 0.0008) / 7))
 
 
 def test_without_repeats_noise_is_the_assumption():
     assert pooled_noise([]) == 0.02
-    assert pooled_noise([[1.0], [2.0]], prior=0.05) == 0.05
+    assert noise([[1.0], [2.0]], prior=0.05) == 0.05
 
 
 def test_many_repeats_drown_the_assumption():
     repeats = np.random.default_rng(1).normal(3.0, 0.1, (1000, 3))
-    assert pooled_noise(repeats.tolist()) == pytest.approx(0.1, rel=0.05)
+    assert noise(repeats.tolist()) == pytest.approx(0.1, rel=0.05)
 
 
 @given(groups, st.lists(ratios, min_size=6, max_size=6))
 def test_noise_is_within_groups_only(values, shifts):
     moved = [[v + s for v in group] for group, s in zip(values, shifts, strict=False)]
-    assert pooled_noise(moved) == pytest.approx(pooled_noise(values[: len(moved)]), abs=1e-9)
+    assert noise(moved) == pytest.approx(noise(values[: len(moved)]), abs=1e-9)
 
 
 @given(groups)
 def test_noise_is_between_the_assumption_and_the_largest_spread(values):
     spreads = [np.std(group, ddof=1) for group in values if len(group) > 1]
     low, high = min([0.02, *spreads]), max([0.02, *spreads])
-    assert low - 1e-12 <= pooled_noise(values) <= high + 1e-12
+    assert low - 1e-12 <= noise(values) <= high + 1e-12
+
+
+# -------------------------------------------------------------- candidates raced in turn
+
+
+def test_two_way_by_hand():
+    # rows 1, 3 and 2, 8: rows' means 2, 5, columns' 1.5, 5.5, all 3.5; residuals +-1 everywhere
+    assert two_way([[1.0, 3.0], [2.0, 8.0]]) == Spread(pytest.approx(4.0), 1)
+
+
+@given(st.integers(2, 4), st.integers(2, 5), st.integers(0, 2**32))
+def test_what_moves_a_whole_block_is_no_noise(rows, columns, seed):
+    rng = np.random.default_rng(seed)
+    table = rng.normal(0, 0.02, (rows, columns))
+    drifting = table + rng.normal(0, 0.5, (rows, 1)) + rng.normal(0, 0.5, (1, columns))
+    still, moving = two_way(table.tolist()), two_way(drifting.tolist())
+    assert moving.squares == pytest.approx(still.squares, rel=1e-6, abs=1e-12)
+    assert moving.freedom == (rows - 1) * (columns - 1)
+
+
+def test_two_way_estimates_the_noise():
+    rng = np.random.default_rng(3)
+    spreads = [two_way(rng.normal(0, 0.05, (3, 4)).tolist()) for _ in range(400)]
+    assert pooled_noise(spreads) == pytest.approx(0.05, rel=0.05)

@@ -16,7 +16,7 @@ from tuner_samples import PUBLISHED
 from autotune import priors
 from autotune.recording import load_recording
 from autotune.records import Prior
-from autotune.steptime import KERNELS, MIN_COST, CostModel, CostPoint
+from autotune.steptime import KERNELS, CostModel, CostPoint
 
 PRIORS = {
     "mtp": Prior(cost_intercept=1.4, cost_slope=0.2),
@@ -41,8 +41,17 @@ def point(n, cost, load=8, sd=0.02, method="mtp"):
     return CostPoint(method=method, n=n, concurrency=load, cost=cost, relative_sd=sd)
 
 
+MIN_COST = 0.02  # the normal has no end, a logarithm has
+
+
+def log_of(model, place):
+    means, sds = model.costs([place])
+    mean = max(MIN_COST, float(means[0]))
+    return math.log(mean), float(sds[0]) / mean
+
+
 def log_cost(points, n, load=8, method="mtp", part="whole"):
-    return CostModel(points, PRIORS, part).log_cost(method, n, load)
+    return log_of(CostModel(points, PRIORS, part), (method, n, load))
 
 
 # ------------------------------------------------------------------- the model, computed again
@@ -140,7 +149,7 @@ def test_a_list_of_places_is_answered_place_by_place():
     model = CostModel(points, PRIORS)
     means, sds = model.costs(places)
     for place, mean, sd in zip(places, means, sds, strict=True):
-        again = model.log_cost(*place)
+        again = log_of(model, place)
         assert (math.log(mean), sd / mean) == pytest.approx(again)
 
 
@@ -173,7 +182,7 @@ def test_a_published_cost_left_out_is_predicted():
         points = [point(n, c, None, 0.01, m) for m, row in sweep.items() for n, c in row.items()]
         for p in points:
             model = CostModel([q for q in points if q is not p], known)
-            mean, sd = model.log_cost(p.method, p.n, None)
+            mean, sd = log_of(model, (p.method, p.n, None))
             errors.append(mean - math.log(p.cost))
             scores.append(errors[-1] / math.hypot(sd, 0.01))
     assert len(errors) > 250
@@ -297,12 +306,25 @@ def test_the_parts_of_the_prior_are_the_whole():
     assert math.exp(log_cost([], 3, part="verify")[0]) == pytest.approx(1.46)
 
 
-def test_a_method_without_drafting_costs_still_has_a_logarithm():
-    cheap = {"ngram": Prior(cost_intercept=1.0, cost_slope=0.0)}
-    mean, sd = CostModel([], cheap, "draft").log_cost("ngram", 4, 1)
-    assert math.exp(mean) == pytest.approx(MIN_COST)
-    assert math.isfinite(sd) and sd > 0
-    assert CostModel([], cheap, "verify").log_cost("ngram", 4, 1)[0] == pytest.approx(0.0)
+def test_drafting_may_cost_next_to_nothing():
+    """A share of 0.2 % of the step is what is measured, and what comes out."""
+    points = [point(n, 0.002, sd=0.01) for n in (1, 2, 4)]
+    means, _ = CostModel(points, PRIORS, "draft").costs([("mtp", n, 8) for n in (1, 2, 4)])
+    assert means == pytest.approx([0.002] * 3, rel=0.1)
+
+
+def test_a_method_whose_acceptance_is_not_known_teaches_no_other():
+    """A low speed may be bad drafts: the steps of others need not be long."""
+    bad = [point(5, 4.0, method="eagle3")]
+    place = ("mtp", 3, 8)
+    shared, alone = (
+        CostModel(bad, PRIORS, alone=names).costs([place]) for names in ((), ("eagle3",))
+    )
+    before = CostModel([], PRIORS).costs([place])
+    assert shared[0] > before[0] and shared[1] < before[1]
+    assert alone == (pytest.approx(before[0]), pytest.approx(before[1]))
+    own = CostModel(bad, PRIORS, alone=("eagle3",)).costs([("eagle3", 5, 8)])
+    assert own[0] == pytest.approx(4.0, rel=0.03)
 
 
 # ------------------------------------------------------------------------------------ loads

@@ -14,7 +14,9 @@ import argparse
 import math
 import random
 import statistics
+import sys
 from collections import defaultdict
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -60,7 +62,9 @@ def main() -> None:
     ]
     simulated = [(name, seed) for name in calibration.SCENARIOS for seed in range(chosen.seeds)]
     with ProcessPoolExecutor(chosen.workers) as pool:
-        outcomes = [o for found in pool.map(study, jobs, chunksize=4) for o in found]
+        outcomes = [
+            o for found in watched(pool.map(study, jobs, chunksize=4), len(jobs)) for o in found
+        ]
         cases = [c for found in pool.map(calibration.simulated_cases, simulated) for c in found]
     cases += [case for path in paths for case in calibration.recorded_cases(path)]
     text = f"{table(outcomes)}\n\n{calibration.table(cases)}"
@@ -69,6 +73,14 @@ def main() -> None:
         chosen.plot.write_text(calibration.plot(cases))
     if chosen.write:
         put(chosen.write, text)
+
+
+def watched(results: Iterable, total: int):
+    """Say from time to time how far it is."""
+    for done, result in enumerate(results, 1):
+        if done % 200 == 0:
+            print(f"{done} of {total} studies", file=sys.stderr, flush=True)
+        yield result
 
 
 def put(document: Path, text: str) -> None:
