@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 from tuner_samples import PUBLISHED, Scripted, plan_of, replay, simulate
 
+from autotune import acceptance
 from autotune.plan import Request, make_plan
 from autotune.recording import Recording, save_recording
 from autotune.store import as_recording, open_study
@@ -178,3 +179,10 @@ def test_the_recording_schema_refuses(change):
     del document["schema"]
     with pytest.raises(jsonschema.ValidationError, match="schema"):
         checker("recording").validate(document)
+
+
+def test_the_panels_that_the_docs_speak_of_are_counted():
+    sweeps = [json.loads(path.read_text()) for path in PUBLISHED.glob("s01-*.json")]
+    panels = sum(len({point["method"] for point in sweep["points"]}) for sweep in sweeps)
+    for text in ((DOCS / "science.md").read_text(), acceptance.__doc__):
+        assert f"On the {panels} method panels of the vLLM" in " ".join(text.split())
