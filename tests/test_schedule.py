@@ -373,7 +373,7 @@ def test_drift_between_the_two_starts_measures_the_static_n_again(stage):
     assert [arm.key for arm in engine.starts][-1] == "mtp:2:static:2"
     trial = result.schedule_trial
     assert trial.outcome == "won"
-    assert trial.versus_static.value == pytest.approx(math.sqrt(1.2))
+    assert trial.versus_static.value == pytest.approx(math.sqrt(2 / 1.5))
     assert result.speedup.value == pytest.approx(math.sqrt(2 * 1.8))
 
 
@@ -421,6 +421,31 @@ def test_an_engine_that_cannot_says_why(stage, tmp_path):
     assert not any(arm.schedule for arm in engine.starts)
     assert {block.split(":")[2] for _, _, block in engine.windows} == {"c2", "c32"}
     assert any(trial.reason in said and "was not tried" in said for said in result.warnings)
+
+
+def test_a_model_that_repeats_itself_is_not_the_schedules_fault(stage):
+    """Its own answers are broken everywhere; beside the thresholds the baseline never ran."""
+    exact = scripted()
+
+    def react(arm, n, block, window):
+        measured = exact.react(arm, n, block, window)
+        return measured.model_copy(update={"flags": ("degenerate_output",)})
+
+    result = stage.tune(Scripted(exact.rates, react), plan=two_loads())
+    assert load_study(stage.url).failures == ()
+    assert result.schedule == list(TIERS)
+    assert [at.concurrency for at in result.schedule_trial.loads] == [2, 8, 9, 32]
+
+
+def test_text_broken_beside_a_threshold_alone_still_counts(stage):
+    exact = scripted()
+
+    def react(arm, n, block, window):
+        broken = ("degenerate_output",) if block.concurrency == 9 and arm.schedule else ()
+        return exact.react(arm, n, block, window).model_copy(update={"flags": broken})
+
+    trial = stage.tune(Scripted(exact.rates, react), plan=two_loads()).schedule_trial
+    assert trial.outcome == "failed" and "repeat one phrase" in trial.reason
 
 
 def test_data_parallelism_and_fixed_lengths_speak_against_it(stage):
