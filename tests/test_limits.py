@@ -298,6 +298,19 @@ def test_held_out_blocks_decide_and_the_next_finalist_comes(stage):
     assert "mtp N=4" in said and "100%" in said and "85%" in said
 
 
+def test_at_most_three_finalists_are_started(stage):
+    """All keep the limits in the search and miss them on held-out prompts."""
+
+    def missing(rate):
+        return lambda arm, block: (rate, TAIL if arm.generation else EVEN)
+
+    lengths = (2, 4, 6, 8, 10)
+    table = {0: (100.0, [0.02] * 20), **{n: missing(150.0 + 10 * n) for n in lengths}}
+    engine = Watched(timed(table))
+    stage.tune(engine, plan=limited("tpot:25", *lengths))
+    assert sum(arm.generation == 1 and arm.method == "mtp" for arm in engine.starts) == 3
+
+
 def test_an_engine_that_times_nothing_keeps_nothing(stage):
     result = stage.tune(
         Scripted({("none", 0): 100.0, ("mtp", 2): 180.0}), plan=limited("tpot:25", 2)
