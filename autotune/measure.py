@@ -85,6 +85,8 @@ class Lab:
             return f"engine {self.plan.engine} cannot let N follow the batch size"
         if not space.live_n:
             return f"N of {space.method} cannot change while the engine runs"
+        if not (self.plan.settings.live_n or self.plan.settings.confirm_fresh):
+            return "live N is off: the loads beside the thresholds would take one more start"
         return self.why_static(space)
 
     @property
