@@ -474,6 +474,16 @@ def test_tiers_that_change_while_confirming_are_no_lack_of_time(stage):
     assert f"N=7 was not measured beside the new thresholds, at {last}, {last + 1}" in trial.reason
 
 
+def test_a_budget_without_room_for_it_is_a_lack_of_time(stage):
+    """A start of 100 s and 24 windows of 10 s (4 blocks, 2 loads, twice 2 beside): 340 s."""
+    engine = Watched(scripted())
+    result = stage.tune(engine, plan=two_loads(budget_seconds=335.0))
+    trial = result.schedule_trial
+    assert (trial.outcome, trial.reason) == ("not_tried", "there was no time left")
+    assert not any(arm.schedule for arm in engine.starts)
+    assert stage.tune(scripted(), plan=two_loads(budget_seconds=600.0), fresh=True).schedule
+
+
 def test_without_live_n_no_start_is_spent_on_it(stage):
     """One start per N has answered everything; beside the thresholds would be another."""
     engine = Watched(scripted())
