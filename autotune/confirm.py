@@ -10,8 +10,8 @@ and has answered the held-out blocks itself: starting it again would only cost a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from autotune import stats
@@ -41,20 +41,33 @@ def confirm(lab: Lab, knowledge: Knowledge) -> tuple[Confirmation, ...]:
 
     A finalist that fails, or misses the latency limits, is given up and the next one is tried.
     """
-    loads = lab.plan.concurrencies
-    done = [*_confirm_best(lab, knowledge, loads, partial(choose, knowledge))]
-    if not done:
-        return ()
-    for load in lab.plan.concurrencies if lab.plan.settings.confirm_each_load else ():
-        if not _is_served(knowledge, done, load) and _time_is_left(lab):
-            done += _confirm_best(lab, knowledge, (load,), partial(best_at, knowledge, load))
+    done = _confirm_best(lab, knowledge)
+    if done and len(lab.plan.concurrencies) > 1 and lab.plan.settings.confirm_each_load:
+        _confirm_own(lab, knowledge, done)
     return tuple(done)
 
 
-def _is_served(knowledge: Knowledge, done: Sequence[Confirmation], load: Load) -> bool:
-    """Whether a confirmed choice is as good as the best at this load."""
-    best = best_at(knowledge, load)
-    return best is None or any(as_good(knowledge, c.key, best, load) for c in done)
+def _confirm_own(lab: Lab, knowledge: Knowledge, done: list[Confirmation]) -> None:
+    """Append to `done` what single loads prefer; loads that want the same share its start."""
+    tries: Counter[Load] = Counter()
+    while _time_is_left(lab):
+        wanted: dict[Key, list[Load]] = defaultdict(list)
+        for load in lab.plan.concurrencies:
+            best = best_at(knowledge, load)
+            served = best is None or _is_served(knowledge, done, best, load)
+            if best is not None and not served and tries[load] < MAX_FINALISTS:
+                wanted[best].append(load)
+        if not wanted:
+            return
+        key, loads = next(iter(wanted.items()))
+        tries.update(loads)
+        confirmation = _confirm_one(lab, knowledge, key, tuple(loads))
+        done += [] if confirmation is None else [confirmation]
+
+
+def _is_served(knowledge: Knowledge, done: Sequence[Confirmation], best: Key, load: Load) -> bool:
+    """Whether a choice that was confirmed at this load is as good as the best there."""
+    return any(load in c.windows and as_good(knowledge, c.key, best, load) for c in done)
 
 
 def _time_is_left(lab: Lab) -> bool:
@@ -62,29 +75,42 @@ def _time_is_left(lab: Lab) -> bool:
     return budget is None or lab.elapsed_seconds() + 2 * lab.start_seconds < budget
 
 
-def _confirm_best(
-    lab: Lab, knowledge: Knowledge, loads: tuple[Load, ...], pick: Callable[[], Key | None]
-) -> tuple[Confirmation, ...]:
-    """The choice first, then those whose held-out blocks missed the latency limits."""
+def _confirm_best(lab: Lab, knowledge: Knowledge) -> list[Confirmation]:
+    """The overall choice first, then those whose held-out blocks missed the latency limits."""
     done: list[Confirmation] = []
+    loads = lab.plan.concurrencies
     for _ in range(MAX_FINALISTS):
-        chosen = pick()
+        chosen = choose(knowledge)
         if chosen is None or chosen in [c.key for c in done]:
             break
         if done and not _time_is_left(lab):
             break
-        method, n = chosen
-        try:
-            finalist = _measure(lab, knowledge, method, n, loads)
-        except EngineError as error:
-            lab.progress(f"{method} N={n} failed its confirmation: {error.message}")
-            lab.study.fail(method, n, error.message, error.last_words)
-            knowledge.fail(method, n, error.message)
-        else:
-            done.append(_compare(lab, knowledge, finalist))
-            _note_shares(knowledge, done[-1])
+        beside = loads_beside(lab, knowledge, chosen)
+        confirmation = _confirm_one(lab, knowledge, chosen, loads, beside)
+        done += [] if confirmation is None else [confirmation]
     allowed = eligible(knowledge, [c.key for c in done], loads)
-    return tuple(sorted(done, key=lambda c: (c.key not in allowed, -knowledge.score(*c.key)[0])))
+    return sorted(done, key=lambda c: (c.key not in allowed, -knowledge.score(*c.key)[0]))
+
+
+def _confirm_one(
+    lab: Lab,
+    knowledge: Knowledge,
+    key: Key,
+    loads: tuple[Load, ...],
+    beside: tuple[int, ...] = (),
+) -> Confirmation | None:
+    """Measure a finalist and set it against the baseline; None: it failed, and is recorded."""
+    method, n = key
+    try:
+        finalist = _measure(lab, knowledge, key, loads, beside)
+    except EngineError as error:
+        lab.progress(f"{method} N={n} failed its confirmation: {error.message}")
+        lab.study.fail(method, n, error.message, error.last_words)
+        knowledge.fail(method, n, error.message)
+        return None
+    confirmation = _compare(lab, knowledge, finalist)
+    _note_shares(knowledge, confirmation)
+    return confirmation
 
 
 def _note_shares(knowledge: Knowledge, confirmation: Confirmation) -> None:
@@ -110,20 +136,19 @@ class Measured(NamedTuple):
 
 
 def _measure(
-    lab: Lab, knowledge: Knowledge, method: str, n: int, loads: tuple[Load, ...]
+    lab: Lab, knowledge: Knowledge, key: Key, loads: tuple[Load, ...], beside: tuple[int, ...]
 ) -> Measured:
     """Run the finalist on its own start; raises EngineError when it cannot do it.
 
-    Where a schedule may beat it, also at the loads where that one's N changes.
+    `beside`: loads where the N of a schedule that may beat it changes.
     """
+    method, n = key
     space, repeats = knowledge.spaces[method], lab.plan.settings.repeats
     arm = lab.confirm_arm(space, n)
     if arm.generation:
         lab.progress(f"confirming {method} N={n} on a fresh start")
     references = _references(lab, knowledge, arm, n, loads) if repeats and arm.generation else {}
     drift = {load: _drift(knowledge, arm, n, load, now) for load, now in references.items()}
-    overall = loads == lab.plan.concurrencies
-    beside = loads_beside(lab, knowledge, (method, n)) if overall else ()
     windows = hold_out(lab, space, n, (*loads, *beside))
     greedy = _greedy_check(lab, arm, n) if lab.plan.settings.greedy_prompts else None
     return Measured(

@@ -3,7 +3,8 @@
 As in vLLM a request is good when it keeps every limit. A candidate, or not speculating, may be
 recommended for a load when at least `Settings.limits_share` of its requests there are good. What
 was never run is ruled out only when even its fastest prediction would leave the median request
-outside: at a fixed number of requests in flight, time per token falls as throughput rises.
+outside: at a fixed number of requests in flight, time per token falls as throughput rises. At a
+load where the limits are out of reach the search goes by throughput alone.
 """
 
 from __future__ import annotations
@@ -139,10 +140,6 @@ def keeps(knowledge: Knowledge, key: Key, load: Load) -> bool:
     return share is not None and share >= knowledge.plan.settings.limits_share
 
 
-def keeps_all(knowledge: Knowledge, key: Key) -> bool:
-    return all(keeps(knowledge, key, load) for load in knowledge.plan.concurrencies)
-
-
 def eligible(knowledge: Knowledge, keys: Iterable[Key], loads: Sequence[Load]) -> list[Key]:
     """Those of `keys` that may be recommended for the loads: all of them without limits.
 
@@ -178,3 +175,33 @@ def could_keep(knowledge: Knowledge, method: str, n: int, load: Load, z: float) 
     total = base.ttft_seconds + base.decode_seconds / speedup
     pairs = ((base.tpot_seconds / speedup, limits.tpot_seconds), (total, limits.e2el_seconds))
     return all(limit is None or value <= limit for value, limit in pairs)
+
+
+def out_of_reach(knowledge: Knowledge, load: Load, z: float) -> bool:
+    """Whether the limits cannot guide the search at a load: nothing keeps them, nor is expected to.
+
+    Then throughput alone tells what to measure. So it is where TTFT alone stands in the way, which
+    is not predicted and would rule out nothing, and where no request was timed.
+    """
+    limits = knowledge.plan.settings.limits
+    if limits is None:
+        return False
+    known = [NO_SPECULATION, *(key for key in knowledge.candidates() if knowledge.measured(*key))]
+    if any(keeps(knowledge, key, load) for key in known):
+        return False
+    if knowledge.baseline_medians(load) is None:
+        return True
+    if any(_keeps_but_for_ttft(knowledge, key, load) for key in known):
+        return True
+    unmeasured = [key for key in knowledge.candidates() if not knowledge.measured(*key)]
+    return not any(could_keep(knowledge, *key, load, z) for key in unmeasured)
+
+
+def _keeps_but_for_ttft(knowledge: Knowledge, key: Key, load: Load) -> bool:
+    """Whether a measured candidate would keep the limits if there were none on TTFT."""
+    settings = knowledge.plan.settings
+    if settings.limits is None or settings.limits.ttft_seconds is None:
+        return False
+    rest = settings.limits.model_copy(update={"ttft_seconds": None})
+    share = share_within(rest, knowledge.windows(*key, load))
+    return share is not None and share >= settings.limits_share

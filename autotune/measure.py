@@ -85,6 +85,8 @@ class Lab:
             return f"engine {self.plan.engine} cannot let N follow the batch size"
         if not space.live_n:
             return f"N of {space.method} cannot change while the engine runs"
+        if not (self.plan.settings.live_n or self.plan.settings.confirm_fresh):
+            return "live N is off: the loads beside the thresholds would take one more start"
         return self.why_static(space)
 
     @property
@@ -123,8 +125,7 @@ class Lab:
             window = session.run(block)
             refuse_without_drafts(window)
             if arm.method != BASELINE:  # broken text can be fast: it must never lead the search
-                base = self.study.recall(self.baseline_arm(), 0, block)
-                judge_quality(window.flags, base.flags if base is not None else ())
+                judge_quality(window.flags, self._baseline_flags(block))
         except UnusableMeasurementError:
             raise  # the engine itself is well
         except EngineError:
@@ -134,6 +135,21 @@ class Lab:
         self._account()
         self.progress(describe_window(window, role, scheduled=bool(arm.schedule)))
         return window
+
+    def _baseline_flags(self, block: Block) -> set[str]:
+        """Quality flags without speculation: of this block, or of all blocks where it has none.
+
+        Beside a schedule's thresholds the baseline is never measured.
+        """
+        same = self.study.recall(self.baseline_arm(), 0, block)
+        if same is not None:
+            return set(same.flags)
+        return {
+            flag
+            for stored in self.study.windows()
+            if stored.window.method == BASELINE
+            for flag in stored.window.flags
+        }
 
     def _session_for(self, arm: Arm) -> Session:
         if self._session is not None and arm == self._arm:

@@ -55,9 +55,16 @@ def _why_not(
         return "not speculating keeps the latency limits at more of the loads"
     if over_loads(lab.plan, static.log_ratios).low <= 1:
         return f"{static.method} N={static.num_speculative_tokens} itself was not shown to gain"
-    beside = threshold_loads(proposal.tiers, lab.plan.concurrencies)
+    beside = set(threshold_loads(proposal.tiers, lab.plan.concurrencies))
     windows = (len(beside) + len(static.windows)) * lab.plan.settings.confirm_blocks
-    if not set(beside) <= set(static.beside) or not affordable(lab, windows):
+    missing = ", ".join(map(str, sorted(beside - set(static.beside))))
+    # without a budget, or where others were measured, it was not time that lacked
+    if missing and (static.beside or lab.plan.settings.budget_seconds is None):
+        return (
+            "the confirmations changed which N the loads want, and "
+            f"N={proposal.static} was not measured beside the new thresholds, at {missing} requests"
+        )
+    if missing or not affordable(lab, windows):
         return "there was no time left"
     return None
 

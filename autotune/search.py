@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import Field
 
 from autotune.knowledge import Key, Knowledge, Load
-from autotune.limits import NO_SPECULATION, could_keep, keeps, keeps_all
+from autotune.limits import NO_SPECULATION, could_keep, keeps, out_of_reach
 from autotune.records import MethodSpace, Record
 
 if TYPE_CHECKING:
@@ -25,7 +25,13 @@ NOTHING_KEEPS = -1.0  # ln(speedup) to beat where nothing measured keeps the lim
 MAX_FAILED_LENGTHS = 2  # after this many failed N the whole method is given up
 PREDICTED = "prediction"  # trial attribute: (mean, sd) by load, before the first probe
 
-Incumbent = tuple[float, dict[Load, float]]  # best ln(speedup) so far, overall and by load
+
+class Incumbent(NamedTuple):
+    """The best so far, as ln(speedup)."""
+
+    overall: float
+    by_load: dict[Load, float]
+    unlimited: frozenset[Load]  # loads where the limits are out of reach: throughput alone counts
 
 
 class Prices(Record):
@@ -50,24 +56,30 @@ class Search:
 
         Not speculating scores 0.
         """
-        knowledge = self.knowledge
+        knowledge, loads = self.knowledge, self.knowledge.plan.concurrencies
+        unlimited = frozenset(c for c in loads if out_of_reach(knowledge, c, COULD_WIN_Z))
+
+        def allowed(key: Key, load: Load) -> bool:
+            return load in unlimited or keeps(knowledge, key, load)
+
         known = [key for key in knowledge.candidates() if knowledge.measured(*key)]
-        overall = [knowledge.score(*key)[0] for key in known if keeps_all(knowledge, key)]
-        overall += [0.0] if keeps_all(knowledge, NO_SPECULATION) else []
+        everywhere = [key for key in known if all(allowed(key, load) for load in loads)]
+        overall = [knowledge.score(*key)[0] for key in everywhere]
+        overall += [0.0] if all(allowed(NO_SPECULATION, load) for load in loads) else []
         by_load: dict[Load, float] = {}
-        for load in knowledge.plan.concurrencies:
-            here = [key for key in known if keeps(knowledge, key, load)]
+        for load in loads:
+            here = [key for key in known if allowed(key, load)]
             scores = [knowledge.predict(*key, load).log_speedup for key in here]
-            scores += [0.0] if keeps(knowledge, NO_SPECULATION, load) else []
+            scores += [0.0] if allowed(NO_SPECULATION, load) else []
             by_load[load] = max(scores, default=NOTHING_KEEPS)
-        return max(overall, default=NOTHING_KEEPS), by_load
+        return Incumbent(max(overall, default=NOTHING_KEEPS), by_load, unlimited)
 
     def could_win(self, method: str, n: int, best: Incumbent, z: float = COULD_WIN_Z) -> bool:
         """Whether the candidate may beat the best, at any load, by more than the tie margin."""
-        overall, by_load = best
+        overall, by_load, unlimited = best
         margin = math.log1p(self.knowledge.plan.settings.tie_margin)
         centre, sd = self.knowledge.score(method, n)
-        possible = self._possible_loads(method, n)
+        possible = self._possible_loads(method, n, unlimited)
         if len(possible) == len(by_load) and centre + z * sd > overall + margin:
             return True
         predictions = [self.knowledge.predict(method, n, load) for load in possible]
@@ -76,10 +88,13 @@ class Search:
             for p in predictions
         )
 
-    def _possible_loads(self, method: str, n: int) -> list[Load]:
-        """Loads at which an unmeasured candidate may keep the latency limits."""
-        loads = self.knowledge.plan.concurrencies
-        return [c for c in loads if could_keep(self.knowledge, method, n, c, COULD_WIN_Z)]
+    def _possible_loads(self, method: str, n: int, unlimited: frozenset[Load]) -> list[Load]:
+        """Loads at which an unmeasured candidate may keep the latency limits that count there."""
+        return [
+            load
+            for load in self.knowledge.plan.concurrencies
+            if load in unlimited or could_keep(self.knowledge, method, n, load, COULD_WIN_Z)
+        ]
 
     def starts_needed(self, method: str, n: int) -> int:
         return 0 if method == self.open_method else 1
@@ -127,8 +142,8 @@ class Search:
         return max(keys, key=lambda key: self._value_per_second(key, best), default=None)
 
     def _value_per_second(self, key: Key, best_so_far: Incumbent) -> float:
-        overall, by_load = best_so_far
-        possible = self._possible_loads(*key)
+        overall, by_load, unlimited = best_so_far
+        possible = self._possible_loads(*key, unlimited)
         everywhere = len(possible) == len(by_load)
         gain = expected_improvement(*self.knowledge.score(*key), overall) if everywhere else 0.0
         for load in possible:
@@ -152,7 +167,7 @@ class Search:
         return close if len(close) > 1 or self._rivals_elsewhere(close) else []
 
     def _close_to_best(self, method: str, n: int) -> bool:
-        knowledge, (best, _) = self.knowledge, self.incumbent()
+        knowledge, best = self.knowledge, self.incumbent().overall
         if best == NOTHING_KEEPS:  # then the fastest are the ones to look at again
             known = [key for key in knowledge.candidates() if knowledge.measured(*key)]
             best = max(knowledge.score(*key)[0] for key in known)

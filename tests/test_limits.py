@@ -10,7 +10,7 @@ from importlib.resources import files
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tuner_samples import Scripted, Stage, Watched, knows, plan_of, simulate, window
+from tuner_samples import Scripted, Stage, Told, Watched, knows, plan_of, simulate, window
 
 from autotune.errors import ConfigurationError
 from autotune.limits import could_keep, describe, goodput, is_good, parse_goodput, share_within
@@ -23,6 +23,7 @@ from autotune.records import (
     RequestResult,
     Status,
 )
+from autotune.search import Prices, Search
 from autotune.store import open_study, remove_study
 
 # --------------------------------------------------------------------------------- the option
@@ -190,7 +191,7 @@ def test_the_overall_choice_keeps_the_limits_at_every_load(stage, steps):
     assert any(c.share_within_limits < 0.5 for c in measured)
 
 
-def test_candidates_far_outside_are_not_probed(stage, steps):
+def test_a_load_out_of_reach_does_not_narrow_the_search(stage, steps):
     """6.2 ms a token: within reach at 4 requests for N=3 and more, at 48 for none."""
     engine = Watched(simulate(steps))
     assert min(true_tpot(engine, n, 4) for n in (1, 2)) > 0.0070
@@ -198,14 +199,56 @@ def test_candidates_far_outside_are_not_probed(stage, steps):
     assert min(true_tpot(engine, n, 48) for n in range(1, 9)) > 0.0066
     result = stage.tune(engine, Request(goodput="tpot:6.2"))
     assert result.num_speculative_tokens == 7
-    assert not probed_lengths(engine) & {1, 2}
     free = Watched(simulate(steps))
     stage.tune(free, Request())
-    assert probed_lengths(engine) < probed_lengths(free)
+    assert probed_lengths(engine) == probed_lengths(free)
     choices = {c.concurrency: c.meets_limits for c in result.per_concurrency}
     assert choices == {2: True, 4: True, 48: False}
+    at = max(result.per_concurrency, key=lambda c: c.concurrency)
+    best = max(range(1, 9), key=lambda n: engine.truth("mtp", n, 48))
+    assert at.num_speculative_tokens == best == 3
     assert any("concurrency 48: nothing measured keeps the limits" in w for w in result.warnings)
     assert any("misses the limits at concurrency 48" in w for w in result.warnings)
+
+
+@pytest.mark.parametrize(
+    ("text", "speedups", "promising"),
+    [
+        ("tpot:20", {2: 1.9, 3: 1.2}, [2]),  # N=2 may take 40 / (1.9 x 1.18) = 17.8 ms
+        ("tpot:20", {2: 1.2, 3: 1.25}, []),  # none may, and both are slower than N=1
+        ("tpot:10", {2: 1.9, 3: 1.2}, [2]),  # none may: N=2 is faster
+        ("ttft:50", {2: 1.9, 3: 1.2}, [2]),  # TTFT is 100 ms with and without speculation
+        ("ttft:50,tpot:20", {2: 1.9, 3: 1.2}, [2]),
+        ("tpot:30", {2: 1.9, 3: 1.2}, [2]),  # N=1 keeps it: 40 / 1.5 = 26.7 ms
+    ],
+)
+def test_what_is_still_worth_measuring_within_limits(text, speedups, promising):
+    """Baseline: 40 ms a token; N=1 is 1.5 times as fast; one-sided 95 %: exp(1.645 x 0.1) = 1.18.
+
+    Where something may still keep the limits, what cannot is left out; where nothing can, or TTFT
+    alone is missed, the faster ones are measured.
+    """
+    table = {("mtp", n): (math.log(gain), 0.1) for n, gain in speedups.items()}
+    table["mtp", 1] = (math.log(1.5), 0.0)
+    plan = plan_of(mtp=[1, 2, 3], settings={"limits": parse_goodput(text)})
+    told = Told(plan, table, measured=[("mtp", 1)])
+    told.add(window("none", 0, 100.0, requests=(request(tpot=0.04),)))
+    told.add(window("mtp", 1, 150.0, requests=(request(tpot=0.04 / 1.5),)))
+    search = Search(told, Prices(start_seconds=0.0, probe_seconds=1.0), starts_left=1)
+    assert search.promising() == [("mtp", n) for n in promising]
+
+
+@pytest.mark.parametrize("goodput", ["tpot:0.001", "ttft:0.001", "tpot:0.001,ttft:0.001"])
+def test_limits_that_nobody_can_keep_leave_a_search_by_throughput(stage, goodput):
+    """The same windows as without limits, neither all nor hardly any, and the same answer."""
+    free, bound = Watched(simulate("dense-chat")), Watched(simulate("dense-chat"))
+    plain = stage.tune(free, Request(schedule=False))
+    result = stage.tune(bound, Request(schedule=False, goodput=goodput))
+    assert bound.windows == free.windows
+    key = (result.method, result.num_speculative_tokens)
+    assert key == (plain.method, plain.num_speculative_tokens)
+    assert result.speedup.value == pytest.approx(plain.speedup.value)
+    assert not any(choice.meets_limits for choice in result.per_concurrency)
 
 
 def timed(table, ttft=0.05):
@@ -296,6 +339,19 @@ def test_held_out_blocks_decide_and_the_next_finalist_comes(stage):
     assert {c.status for c in result.candidates} == {Status.CONFIRMED}
     (said,) = [w for w in result.warnings if "not on held-out prompts" in w]
     assert "mtp N=4" in said and "100%" in said and "85%" in said
+
+
+def test_at_most_three_finalists_are_started(stage):
+    """All keep the limits in the search and miss them on held-out prompts."""
+
+    def missing(rate):
+        return lambda arm, block: (rate, TAIL if arm.generation else EVEN)
+
+    lengths = (2, 4, 6, 8, 10)
+    table = {0: (100.0, [0.02] * 20), **{n: missing(150.0 + 10 * n) for n in lengths}}
+    engine = Watched(timed(table))
+    stage.tune(engine, plan=limited("tpot:25", *lengths))
+    assert sum(arm.generation == 1 and arm.method == "mtp" for arm in engine.starts) == 3
 
 
 def test_an_engine_that_times_nothing_keeps_nothing(stage):

@@ -423,6 +423,86 @@ def test_an_engine_that_cannot_says_why(stage, tmp_path):
     assert any(trial.reason in said and "was not tried" in said for said in result.warnings)
 
 
+def test_a_model_that_repeats_itself_is_not_the_schedules_fault(stage):
+    """Its own answers are broken everywhere; beside the thresholds the baseline never ran."""
+    exact = scripted()
+
+    def react(arm, n, block, window):
+        measured = exact.react(arm, n, block, window)
+        return measured.model_copy(update={"flags": ("degenerate_output",)})
+
+    result = stage.tune(Scripted(exact.rates, react), plan=two_loads())
+    assert load_study(stage.url).failures == ()
+    assert result.schedule == list(TIERS)
+    assert [at.concurrency for at in result.schedule_trial.loads] == [2, 8, 9, 32]
+
+
+def test_text_broken_beside_a_threshold_alone_still_counts(stage):
+    exact = scripted()
+
+    def react(arm, n, block, window):
+        broken = ("degenerate_output",) if block.concurrency == 9 and arm.schedule else ()
+        return exact.react(arm, n, block, window).model_copy(update={"flags": broken})
+
+    trial = stage.tune(Scripted(exact.rates, react), plan=two_loads()).schedule_trial
+    assert trial.outcome == "failed" and "repeat one phrase" in trial.reason
+
+
+def test_tiers_that_change_while_confirming_are_no_lack_of_time(stage):
+    """At 48 requests N=4 is wanted; it does not start alone, and then N=2 is, from another size."""
+    gains = {0: (1.0, 1.0), 2: (1.5, 1.9), 4: (1.6, 2.0), 7: (2.5, 1.4)}  # at 4 and 48 requests
+
+    def react(arm, n, block, window):
+        part = math.log(block.concurrency / 4) / math.log(48 / 4)
+        low, high = gains[n]
+        rate = 50.0 * block.concurrency * low ** (1 - part) * high**part
+        return window.model_copy(update={"output_tokens_per_second": rate})
+
+    def start(arm):
+        if arm.key == "mtp:4:static:1":
+            raise EngineStartError("no memory")
+
+    rates = {("none" if n == 0 else "mtp", n): 1.0 for n in gains}
+    engine = Watched(Scripted(rates, react, start))
+    plan = plan_of((4, 48), settings={"greedy_prompts": 0}, mtp=[2, 4, 7])
+    trial = stage.tune(engine, plan=plan).schedule_trial
+    assert "mtp:4:static:1" in [arm.key for arm in engine.starts]
+    assert [n for _, _, n in trial.tiers] == [7, 2]
+    assert trial.outcome == "not_tried"
+    assert "time" not in trial.reason
+    last = trial.tiers[0][1]
+    assert f"N=7 was not measured beside the new thresholds, at {last}, {last + 1}" in trial.reason
+
+
+def test_a_budget_without_room_for_it_is_a_lack_of_time(stage):
+    """A start of 100 s and 24 windows of 10 s (4 blocks, 2 loads, twice 2 beside): 340 s."""
+    engine = Watched(scripted())
+    result = stage.tune(engine, plan=two_loads(budget_seconds=335.0))
+    trial = result.schedule_trial
+    assert (trial.outcome, trial.reason) == ("not_tried", "there was no time left")
+    assert not any(arm.schedule for arm in engine.starts)
+    assert stage.tune(scripted(), plan=two_loads(budget_seconds=600.0), fresh=True).schedule
+
+
+def test_without_live_n_no_start_is_spent_on_it(stage):
+    """One start per N has answered everything; beside the thresholds would be another."""
+    engine = Watched(scripted())
+    result = stage.tune(engine, plan=two_loads(live_n=False))
+    keys = sorted(arm.key for arm in engine.starts)
+    assert keys == ["mtp:2:static:0", "mtp:6:static:0", "none:0:static:0"]
+    assert result.num_speculative_tokens == 2
+    assert result.schedule_trial.outcome == "not_tried"
+    assert "live N is off" in result.schedule_trial.reason
+
+
+def test_without_live_n_a_fresh_confirmation_has_its_thresholds(stage):
+    engine = Watched(scripted())
+    result = stage.tune(engine, plan=two_loads(live_n=False, confirm_fresh=True))
+    assert result.schedule == list(TIERS)
+    keys = [arm.key for arm in engine.starts]
+    assert len(set(keys)) == len(keys)
+
+
 def test_data_parallelism_and_fixed_lengths_speak_against_it(stage):
     """What forbids switching N on a running engine forbids a schedule too."""
     dropped = "vLLM drops the schedule under data parallelism"

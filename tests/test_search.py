@@ -363,7 +363,7 @@ def test_not_speculating_is_the_best_so_far_until_something_beats_it():
         {("mtp", 1): (ln(0.6), 0.01), ("mtp", 2): (ln(0.9), 0.05)},
         measured=[("mtp", 1)],
     )
-    assert search(told).incumbent() == (0.0, {8: 0.0})
+    assert search(told).incumbent() == (0.0, {8: 0.0}, frozenset())
     assert search(told).propose() is None  # 0.9 exp(1.645 x 0.05) = 0.977
 
 

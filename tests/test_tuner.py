@@ -404,6 +404,28 @@ def test_the_answer_comes_from_held_out_blocks_of_both_arms(stage):
     assert blocks == {(arm, f"confirm:{i}:c8") for arm in arms for i in range(2)}
 
 
+def test_loads_with_the_same_choice_share_its_confirmation(stage):
+    """mtp N=3 is best over the loads, eagle3 N=1 at 8 and 32: confirmed there in one start."""
+    gains = {("none", 0): (1.0,) * 3, ("mtp", 3): (3.0, 1.5, 1.5), ("eagle3", 1): (1.2, 1.7, 1.7)}
+    loads = (1, 8, 32)
+
+    def react(arm, n, block, window):
+        gain = gains[arm.method, n][loads.index(block.concurrency)]
+        rate = 50.0 * block.concurrency * gain
+        return window.model_copy(update={"output_tokens_per_second": rate})
+
+    engine = Watched(Scripted(dict.fromkeys(gains, 1.0), react))
+    settings = {"greedy_prompts": 0, "schedule": False}
+    result = stage.tune(engine, plan=plan_of(loads, settings=settings, mtp=[3], eagle3=[1]))
+    chosen = {c.concurrency: (c.method, c.status) for c in result.per_concurrency}
+    assert chosen == {
+        1: ("mtp", Status.CONFIRMED),
+        8: ("eagle3", Status.CONFIRMED),
+        32: ("eagle3", Status.CONFIRMED),
+    }
+    assert len(engine.starts) == len({arm.key for arm in engine.starts}) <= 5
+
+
 @pytest.mark.parametrize(("speeds", "runs"), [((1.0, 1.0), 2), ((0.5, 0.8, 1.0), 3)])
 def test_warm_up_ends_when_it_settles_and_is_thrown_away(stage, speeds, runs):
     left = {}

@@ -30,6 +30,7 @@ from autotune.recording import Recording, load_recording
 from autotune.records import BASELINE
 
 NOISE = 0.02
+SIMULATED_SEEDS = 8  # at most: a study of a scenario takes seconds
 SLOW = {"Optuna GP": 5}  # seeds at most: each of its trials fits a model
 BEGIN, END = "<!-- bench-search: begin -->", "<!-- bench-search: end -->"
 
@@ -60,7 +61,8 @@ def main() -> None:
         for seed in range(chosen.seeds)
         for live in (True, False)
     ]
-    simulated = [(name, seed) for name in calibration.SCENARIOS for seed in range(chosen.seeds)]
+    simulated = [(name, seed) for name in calibration.SCENARIOS
+                 for seed in range(min(chosen.seeds, SIMULATED_SEEDS))]  # fmt: skip
     with ProcessPoolExecutor(chosen.workers) as pool:
         outcomes = [
             o for found in watched(pool.map(study, jobs, chunksize=4), len(jobs)) for o in found
