@@ -63,7 +63,7 @@ def judge(
     knowledge: Knowledge, proposal: Proposal, static: Confirmation, sides: Sides
 ) -> ScheduleTrial:
     """Compare both sides; the static N's gain over no speculation carries over to the schedule."""
-    plan = knowledge.plan
+    plan, wander = knowledge.plan, knowledge.wander
     versus = {load: log_ratios(sides.ours[load], sides.static[load]) for load in sides.ours}
     total = {
         load: [a + b for a, b in zip(versus[load], static.log_ratios[load], strict=True)]
@@ -73,14 +73,14 @@ def judge(
         _at_load(knowledge, proposal, static, sides, load, versus[load])
         for load in sorted(versus, key=lambda c: c or 0)
     )
-    gain = over_loads(plan, versus)
+    gain = over_loads(plan, versus, common_sd=wander)
     outcome, reason = _verdict(knowledge, proposal, gain, loads)
     return trial_of(
         proposal,
         outcome,
         reason,
         versus_static=gain,
-        speedup=over_loads(plan, total),
+        speedup=over_loads(plan, total, common_sd=wander),
         loads=loads,
     )
 
@@ -93,7 +93,7 @@ def _at_load(
     load: Load,
     versus: Sequence[float],
 ) -> ScheduleLoad:
-    settings, ours = knowledge.plan.settings, sides.ours[load]
+    settings, ours, wander = knowledge.plan.settings, sides.ours[load], knowledge.wander
     planned = load in static.windows
     share = share_within(settings.limits, ours)
     return ScheduleLoad(
@@ -103,10 +103,11 @@ def _at_load(
         output_tokens_per_second=mean_rate(ours),
         static_output_tokens_per_second=mean_rate(sides.static[load]),
         baseline_output_tokens_per_second=mean_rate(static.baseline[load]) if planned else None,
-        versus_static=stats.ratio_interval(versus, settings.confidence),
+        versus_static=stats.ratio_interval(versus, settings.confidence, common_sd=wander),
         speedup=stats.ratio_interval(
             [a + b for a, b in zip(versus, static.log_ratios[load], strict=True)],
             settings.confidence,
+            common_sd=wander,
         )
         if planned
         else None,
