@@ -14,6 +14,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from autotune.engines import EngineOptions, load_engine
 from autotune.plan import Request, make_plan, with_priors
@@ -38,6 +39,13 @@ def truth(path: Path, load: int | None) -> Table:
     return {key: statistics.fmean(values) for key, values in rows.items()}
 
 
+class Replayed(NamedTuple):
+    """A study's answer, and how often it measured a candidate, the confirmation included."""
+
+    answer: Recommendation
+    candidate_probes: int
+
+
 def replay(
     path: Path,
     noise: float | None = None,
@@ -45,7 +53,7 @@ def replay(
     *,
     live_n: bool = True,
     priors: Mapping[str, Prior] | None = None,
-) -> Recommendation:
+) -> Replayed:
     """One study on one recording, in a store of its own; `priors` replace the packaged ones."""
     options = EngineOptions(recording=str(path), noise=noise, seed=seed, live_n=live_n)
     engine = load_engine("replay", options)
@@ -54,7 +62,8 @@ def replay(
         tempfile.TemporaryDirectory() as folder,
         open_study(f"sqlite:///{folder}/study.db", plan) as study,
     ):
-        return tune(plan, engine, study, lambda text: None)
+        answer = tune(plan, engine, study, lambda text: None)
+        return Replayed(answer, sum(w.window.method != BASELINE for w in study.windows()))
 
 
 def main(arguments: list[str]) -> None:
@@ -67,7 +76,7 @@ def main(arguments: list[str]) -> None:
     print("| recording | load | chosen | best recorded | regret | starts | probes |")
     print("|---|---|---|---|---|---|---|")
     for path in paths:
-        result = replay(path)
+        result = replay(path).answer
         for choice in result.per_concurrency:
             table = truth(path, choice.concurrency)
             best = max(table, key=lambda key: table[key])

@@ -1,7 +1,8 @@
 """Regret and price of the search on recorded sweeps, beside its rivals: `make bench-search`.
 
 Every recording, exact and with 2 % noise over several seeds, with live N and without. The rivals
-get as many probes as spectune used on the same recording and seed. Regret is taken against the
+get as many measurements of candidates as spectune made on the same recording and seed, its
+confirmation included; the baseline they are told without noise. Regret is taken against the
 recorded table: 1 - throughput(chosen) / throughput(best), the baseline included. Priors are
 learned without the model at hand. Then how often the intervals hold the truth (calibration.py).
 
@@ -97,7 +98,7 @@ def study(job: tuple[Path, float | None, int, bool]) -> list[Outcome]:
     path, noise, seed, live = job
     recording = load_recording(path)
     priors = priors_without(recording.model)
-    result = replay(path, noise, seed, live_n=live, priors=priors)
+    result, probes = replay(path, noise, seed, live_n=live, priors=priors)
     condition = ("exact" if noise is None else "2 % noise") + ("" if live else ", no live N")
     methods = len(recording.methods)
     regrets = []
@@ -110,12 +111,12 @@ def study(job: tuple[Path, float | None, int, bool]) -> list[Outcome]:
     found = []
     if noise is not None or seed == 0:
         starts = cost.engine_starts - methods
-        found = [Outcome("spectune", condition, regret, starts, methods, cost.probes)]
+        found = [Outcome("spectune", condition, regret, starts, methods, probes)]
     if live:
         for name, rival in RIVALS.items():
             repeated = noise is not None or name in RANDOMISED
             if seed < (SLOW.get(name, 1_000) if repeated else 1):
-                found.append(rival_outcome(name, rival, recording, job, condition, cost.probes))
+                found.append(rival_outcome(name, rival, recording, job, condition, probes))
     return found
 
 
