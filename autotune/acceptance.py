@@ -136,9 +136,12 @@ class Acceptance:
         if n in self._measured:
             return math.log1p(math.fsum(self._measured[n].rates)), 0.0
         mean, gradient = self._log_tau(n)
-        shorter = [math.fsum(seen.rates) for m, seen in self._measured.items() if m < n]
-        least = math.log1p(max(shorter, default=0.0))  # more drafted tokens never commit fewer
-        return max(mean, least), math.hypot(RESIDUAL_SD, self._sd(gradient))
+        sums = {m: math.fsum(seen.rates) for m, seen in self._measured.items()}
+        # more drafted tokens never commit fewer: between what shorter and longer N were measured at
+        least = math.log1p(max((total for m, total in sums.items() if m < n), default=0.0))
+        most = math.log1p(min((total for m, total in sums.items() if m > n), default=math.inf))
+        mean = max(min(mean, most), least)
+        return mean, math.hypot(RESIDUAL_SD, self._sd(gradient))
 
     def log_tau_beside(self, n: int, anchor: int) -> tuple[float, float]:
         """Mean of ln tau(n), and sd of ln tau(n) - ln tau(anchor).

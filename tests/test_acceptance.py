@@ -300,7 +300,9 @@ def test_the_posterior_is_the_joint_normal_conditioned(first, steps, drawn, n, c
     mean, sd = log_tau(known, n, prior, longest=8)
     again = expected(known, n, prior, 8)
     least = max([0.0, *(math.log1p(sum(seen.rates)) for m, seen in known.items() if m < n)])
-    again = (max(again[0], least), again[1])  # more drafted tokens never commit fewer
+    most = min([math.inf, *(math.log1p(sum(seen.rates)) for m, seen in known.items() if m > n)])
+    # more drafted tokens never commit fewer
+    again = (max(min(again[0], most), least), again[1])
     assert mean == pytest.approx(again[0], abs=1e-5)
     assert sd == pytest.approx(again[1], rel=1e-3)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from autotune.engines import Engine, Progress
 from autotune.errors import UnusableMeasurementError
 from autotune.measure import Lab
+from autotune.plan import with_priors
 from autotune.records import BlockRole, MethodSpace, Plan, Window
 from autotune.store import open_study
 
@@ -32,7 +33,8 @@ def save_windows(path: Path, plan: Plan, windows: Iterator[Window]) -> None:
 
 def load_windows(path: Path) -> tuple[Plan, list[Window]]:
     plan, *windows = path.read_text().splitlines()
-    return Plan.model_validate_json(plan), [Window.model_validate_json(line) for line in windows]
+    known = with_priors(Plan.model_validate_json(plan))  # those of today, whatever was stored
+    return known, [Window.model_validate_json(line) for line in windows]
 
 
 def measure(plan: Plan, engine: Engine, progress: Progress) -> Iterator[Window]:
