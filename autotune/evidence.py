@@ -44,12 +44,7 @@ class Evidence(NamedTuple):
 
     def confirmation(self, key: Key, load: Load) -> Confirmation | None:
         """The confirmation of a candidate, if it was confirmed at this load."""
-        found = (
-            c
-            for c in self.confirmations
-            if (c.method, c.num_speculative_tokens) == key and load in c.windows
-        )
-        return next(found, None)
+        return next((c for c in self.confirmations if c.key == key and load in c.windows), None)
 
 
 def speedup_at(evidence: Evidence, key: Key, load: Load) -> tuple[Interval, Status]:

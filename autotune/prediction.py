@@ -177,8 +177,8 @@ class Predictor:
             level = _level(point, batches)
             for requests, (ours, base) in batches.items():
                 ratio = _seconds(ours, part) / base.step_seconds
-                whole = requests & (requests - 1) == 0
-                if whole and (point.method, point.n, requests) not in places and ratio > 0:
+                power_of_two = requests & (requests - 1) == 0
+                if power_of_two and (point.method, point.n, requests) not in places and ratio > 0:
                     yield point.model_copy(
                         update={"concurrency": requests, "cost": ratio * level, "relative_sd": sd}
                     )

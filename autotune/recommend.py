@@ -34,7 +34,7 @@ from autotune.records import (
     WorkloadSummary,
 )
 from autotune.schedule_verdict import over_loads
-from autotune.search import PREDICTED
+from autotune.search import PREDICTED, candidate_of
 
 Decision = Literal["speculate", "do_not_speculate", "inconclusive"]
 
@@ -111,11 +111,10 @@ def _predictions(lab: Lab) -> Predictions:
     """Mean and sd of ln(speedup) just before a candidate was first measured."""
     found: Predictions = {}
     for trial in lab.study.optuna_study().trials:
-        method = trial.params.get("method")
-        n = trial.params.get(f"{method}.num_speculative_tokens")
+        key = candidate_of(trial.params, lab.plan.spaces)
         for load, value in trial.user_attrs.get(PREDICTED, {}).items():
-            if method is not None and n is not None:
-                found.setdefault((method, int(n), load), tuple(value))
+            if key is not None:
+                found.setdefault((*key, load), tuple(value))
     return found
 
 

@@ -59,7 +59,8 @@ class StudyProcess:
             self._note_commands()
             over = self._process is not None and self._process.poll() is not None
             if time.monotonic() > deadline or (over and not condition()):
-                pytest.fail(f"waited for {what}; the command said:\n{self.stderr[-3000:]}")
+                ended = f", exit code {self._process.returncode}" if over else ""
+                pytest.fail(f"waited for {what}{ended}; the command said:\n{self.stderr[-3000:]}")
             time.sleep(0.05)
 
     def signal(self, number: int) -> None:

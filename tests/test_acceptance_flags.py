@@ -6,30 +6,19 @@ import json
 
 import pytest
 from test_drafts import counted, result
-from tuner_samples import Scripted, Stage, plan_of, replay, simulate
+from tuner_samples import Scripted, plan_of, replay, simulate
 
 from autotune.candidates import build_spaces
 from autotune.catalog import resolve_model
 from autotune.plan import Request, make_plan
-from autotune.store import open_study, remove_study
 
 RISING = {("none", 0): 100.0, **{("mtp", n): 100.0 + 20 * n for n in range(1, 5)}}
 BRIEF = {"greedy_prompts": 0, "search_blocks": 1, "confirm_blocks": 2}
 ACCEPTANCE = ("last position", "late positions", "max_tokens", "no closer", "short rather")
 
 
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory):
-    file = tmp_path_factory.mktemp("empty") / "study.db"
-    with open_study(f"sqlite:///{file}", plan_of(mtp=[1])) as study:
-        pass
-    remove_study(f"sqlite:///{file}", study.id)
-    return file
-
-
 @pytest.fixture
-def study(empty, tmp_path):
-    stage = Stage(tmp_path, empty)
+def study(stage):
     return lambda engine, plan: stage.tune(engine, plan=plan, fresh=True)
 
 

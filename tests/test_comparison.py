@@ -8,7 +8,7 @@ from collections import Counter
 
 import optuna
 import pytest
-from tuner_samples import PUBLISHED, Scripted, Stage, Watched, plan_of, replay, simulate
+from tuner_samples import PUBLISHED, Scripted, Watched, plan_of, replay, simulate
 
 from autotune import comparison
 from autotune.cli.run import command
@@ -16,7 +16,7 @@ from autotune.dryrun import preview
 from autotune.errors import ConfigurationError, EngineDiedError, UnusableMeasurementError
 from autotune.plan import Request, make_plan
 from autotune.records import BlockRole, SamplerName, Status
-from autotune.store import open_study, remove_study
+from autotune.store import open_study
 
 PANEL = PUBLISHED / "s01-gemma-4-26b-a4b-it-gsm8k.json"
 METHODS, CANDIDATES = 3, 14
@@ -25,20 +25,6 @@ OPTUNAS = ("tpe", GP, "random", "grid")
 CHANCE = ("tpe", GP, "random")  # these may propose a candidate again
 RATES = {("none", 0): 100.0, **{("mtp", n): 100.0 + 10 * n for n in range(1, 7)},
          ("ngram", 2): 110.0, ("ngram", 3): 90.0}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory):
-    file = tmp_path_factory.mktemp("empty") / "study.db"
-    with open_study(f"sqlite:///{file}", plan_of(mtp=[1])) as study:
-        pass
-    remove_study(f"sqlite:///{file}", study.id)
-    return file
-
-
-@pytest.fixture
-def stage(empty, tmp_path):
-    return Stage(tmp_path, empty)
 
 
 def tried(result):

@@ -10,7 +10,7 @@ from importlib.resources import files
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tuner_samples import Scripted, Stage, Told, Watched, knows, plan_of, simulate, window
+from tuner_samples import Scripted, Told, Watched, knows, plan_of, simulate, window
 
 from autotune.errors import ConfigurationError
 from autotune.limits import could_keep, describe, goodput, is_good, parse_goodput, share_within
@@ -24,7 +24,6 @@ from autotune.records import (
     Status,
 )
 from autotune.search import Prices, Search
-from autotune.store import open_study, remove_study
 
 # --------------------------------------------------------------------------------- the option
 
@@ -125,20 +124,6 @@ def test_what_could_keep_a_limit():
 
 
 # ----------------------------------------------------------------------------- whole studies
-
-
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory):
-    file = tmp_path_factory.mktemp("empty") / "study.db"
-    with open_study(f"sqlite:///{file}", plan_of(mtp=[1])) as study:
-        pass
-    remove_study(f"sqlite:///{file}", study.id)
-    return file
-
-
-@pytest.fixture
-def stage(empty, tmp_path):
-    return Stage(tmp_path, empty)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tuner_samples import Scripted, Stage, Told, Watched, plan_of, replay, simulate
+from tuner_samples import Scripted, Told, Watched, plan_of, replay, simulate
 
 from autotune.engines.arguments import max_num_seqs
 from autotune.errors import EngineStartError
@@ -25,7 +25,7 @@ from autotune.records import (
     scheduled_length,
 )
 from autotune.schedule import build_tiers, propose, threshold_loads
-from autotune.store import load_study, open_study, remove_study
+from autotune.store import load_study, open_study
 
 LENGTHS = st.dictionaries(st.integers(1, 512), st.integers(1, 8), min_size=1, max_size=6)
 
@@ -127,20 +127,6 @@ def test_tiers_part_where_the_model_crosses(crossing, parted):
 
 
 # ----------------------------------------------------------------------------- whole studies
-
-
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory):
-    file = tmp_path_factory.mktemp("empty") / "study.db"
-    with open_study(f"sqlite:///{file}", plan_of(mtp=[1])) as study:
-        pass
-    remove_study(f"sqlite:///{file}", study.id)
-    return file
-
-
-@pytest.fixture
-def stage(empty, tmp_path):
-    return Stage(tmp_path, empty)
 
 
 @pytest.fixture

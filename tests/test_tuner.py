@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import statistics
-import tempfile
 from importlib.resources import files
-from pathlib import Path
 
 import pytest
+from conftest import folder_in_memory
 from tuner_samples import PUBLISHED, Scripted, Stage, Watched, plan_of, replay, simulate
 
 from autotune.errors import (
@@ -23,33 +21,10 @@ from autotune.errors import (
 )
 from autotune.plan import Request, make_plan
 from autotune.records import BlockRole, Status
-from autotune.store import load_study, open_study, remove_study
+from autotune.store import load_study, open_study
 from autotune.tuner import recall
 
 S01 = sorted(PUBLISHED.glob("s01-*.json"))
-
-
-@contextlib.contextmanager
-def folder_in_memory():
-    """Where the system has it: a study commits often, and a disk takes its time for each."""
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(dir=memory) as folder:
-        yield Path(folder)
-
-
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory):
-    file = tmp_path_factory.mktemp("empty") / "study.db"
-    with open_study(f"sqlite:///{file}", plan_of(mtp=[1])) as study:
-        pass
-    remove_study(f"sqlite:///{file}", study.id)
-    return file
-
-
-@pytest.fixture
-def stage(empty):
-    with folder_in_memory() as folder:
-        yield Stage(folder, empty)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ measures at once all that the tests want to know of it.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shlex
@@ -19,6 +18,7 @@ import pytest
 from engine_contract import Arms, Bench, EngineContract
 from study_process import StudyProcess
 from tiny_models import tiny_models
+from vllm_samples import ENGINE_ARGS, NEEDS_VLLM, engine_environment
 
 from autotune.engines import EngineOptions
 from autotune.engines.vllm import VllmEngine
@@ -37,16 +37,8 @@ from autotune.records import (
 )
 from autotune.store import StoredWindow
 
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.skipif(
-        importlib.util.find_spec("vllm") is None, reason="this interpreter has no vLLM"
-    ),
-]
+pytestmark = NEEDS_VLLM
 
-ENGINE_ARGS = ("--dtype", "float32", "--enforce-eager")
-ENGINE_ARGS += ("--max-model-len", "1024", "--max-num-seqs", "8")
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
 LENGTHS = (2, 4)  # live N; each also gets a start of its own
 SHORT = ("--max-tokens", "24", "--prompts-per-block", "4")
 QUESTIONS = (
@@ -65,10 +57,7 @@ REQUIRED = {  # of every recommendation document
 
 @pytest.fixture(scope="module", autouse=True)
 def _environment(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPECTUNE_STATE_DIR", str(tmp_path_factory.mktemp("state")))
-        for name, value in ENVIRONMENT.items():
-            patch.setenv(name, value)
+    with engine_environment(tmp_path_factory):
         yield
 
 

@@ -5,12 +5,12 @@ Two engine starts: the baseline, and one live start for all N.
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 
 import pytest
 from evaluate import Split, evaluate
 from tiny_models import tiny_models
+from vllm_samples import ENGINE_ARGS, NEEDS_VLLM, engine_environment
 from windows import measure
 
 from autotune.engines import EngineOptions
@@ -28,16 +28,8 @@ from autotune.records import (
     Workload,
 )
 
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.skipif(
-        importlib.util.find_spec("vllm") is None, reason="this interpreter has no vLLM"
-    ),
-]
+pytestmark = NEEDS_VLLM
 
-ENGINE_ARGS = ("--dtype", "float32", "--enforce-eager")
-ENGINE_ARGS += ("--max-model-len", "1024", "--max-num-seqs", "8")
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
 LENGTHS, LOADS, MAX_TOKENS = (1, 3, 5), (1, 4), 32
 SPLIT = Split(lengths=(1, 5), loads=LOADS)
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -65,10 +57,7 @@ def plan():
 
 @pytest.fixture(scope="module")
 def windows(plan, tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPECTUNE_STATE_DIR", str(tmp_path_factory.mktemp("state")))
-        for name, value in ENVIRONMENT.items():
-            patch.setenv(name, value)
+    with engine_environment(tmp_path_factory):
         engine = VllmEngine(EngineOptions(log_dir=str(tmp_path_factory.mktemp("logs"))))
         return list(measure(plan, engine, lambda line: None))
 
