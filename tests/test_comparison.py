@@ -20,9 +20,10 @@ from autotune.store import open_study
 
 PANEL = PUBLISHED / "s01-gemma-4-26b-a4b-it-gsm8k.json"
 METHODS, CANDIDATES = 3, 14
-GP = pytest.param("gp", marks=pytest.mark.slow)  # imports torch, fits a model at every trial
-OPTUNAS = ("tpe", GP, "random", "grid")
-CHANCE = ("tpe", GP, "random")  # these may propose a candidate again
+pytestmark = pytest.mark.slow  # whole studies; gp imports torch and fits a model at every trial
+
+OPTUNAS = ("tpe", "gp", "random", "grid")
+CHANCE = ("tpe", "gp", "random")  # these may propose a candidate again
 RATES = {("none", 0): 100.0, **{("mtp", n): 100.0 + 10 * n for n in range(1, 7)},
          ("ngram", 2): 110.0, ("ngram", 3): 90.0}  # fmt: skip
 
@@ -342,7 +343,6 @@ def test_the_command_line_offers_every_sampler():
     assert option.default == Request().sampler == "spectune"
 
 
-@pytest.mark.slow
 def test_the_gp_has_one_space_for_all_methods(stage):
     """Rank in the method's own lengths; N is noted under the usual name."""
     lengths = {"mtp": (1, 2, 4), "ngram": (2, 3, 5)}

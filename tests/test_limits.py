@@ -176,6 +176,7 @@ def test_the_overall_choice_keeps_the_limits_at_every_load(stage, steps):
     assert any(c.share_within_limits < 0.5 for c in measured)
 
 
+@pytest.mark.slow
 def test_a_load_out_of_reach_does_not_narrow_the_search(stage, steps):
     """6.2 ms a token: within reach at 4 requests for N=3 and more, at 48 for none."""
     engine = Watched(simulate(steps))
@@ -223,6 +224,7 @@ def test_what_is_still_worth_measuring_within_limits(text, speedups, promising):
     assert search.promising() == [("mtp", n) for n in promising]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("goodput", ["tpot:0.001", "ttft:0.001", "tpot:0.001,ttft:0.001"])
 def test_limits_that_nobody_can_keep_leave_a_search_by_throughput(stage, goodput):
     """The same windows as without limits, neither all nor hardly any, and the same answer."""

@@ -19,7 +19,10 @@ from autotune.engines import last_words, process, supervisor
 from autotune.engines.process import ManagedProcess, cleanup_stale, describe_exit, free_port
 from autotune.errors import EngineStartError
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="engines run on Linux only")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="engines run on Linux only"),
+    pytest.mark.slow,  # trees of real processes, started and killed
+]
 
 # argv: mode, depth. Every process but the leaves has two children. "stubborn": ignores signals,
 # leaves the session and clears its environment, as far from us as a process can get.

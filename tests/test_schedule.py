@@ -159,6 +159,7 @@ def true_gain(engine, trial):
     return math.prod(ratios) ** (1 / len(ratios))
 
 
+@pytest.mark.slow
 def test_a_schedule_that_wins_is_recommended(stage, steps):
     engine = Watched(simulate(steps()))
     result = stage.tune(engine)
@@ -205,6 +206,7 @@ def test_its_trial_is_paired_on_held_out_blocks(stage, steps):
     assert len([arm for arm in engine.starts if arm.generation == 2]) == 0
 
 
+@pytest.mark.slow
 def test_windows_of_a_schedule_are_no_recording(stage, steps):
     from autotune.plan import make_plan
     from autotune.store import as_recording
@@ -232,6 +234,7 @@ def test_a_collapse_at_the_threshold_is_not_recommended(stage, steps):
     assert "was measured and lost" in said
 
 
+@pytest.mark.slow
 def test_a_schedule_that_slows_every_step_loses(stage, steps):
     """As on vLLM's first runner, which gives up full graphs for it."""
     result = stage.tune(simulate(steps({"schedule_factor": 1.3})))
@@ -262,6 +265,7 @@ def test_a_gain_within_the_tie_margin_is_not_worth_a_start(stage, steps):
     assert result.schedule_trial is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "request_", [Request(effort="fast"), Request(schedule=False)], ids=["fast", "off"]
 )
@@ -272,6 +276,7 @@ def test_it_can_be_switched_off(stage, steps, request_):
     assert not any(arm.schedule for arm in engine.starts)
 
 
+@pytest.mark.slow
 def test_it_can_be_asked_for_with_fast(stage, steps):
     result = stage.tune(simulate(steps()), Request(effort="fast", schedule=True))
     assert result.schedule_trial is not None

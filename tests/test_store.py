@@ -343,6 +343,7 @@ def _fill(url, model, start, outcome):
         raise
 
 
+@pytest.mark.slow
 def test_four_processes_fill_one_new_database_at_once(tmp_path):
     url = f"sqlite:///{tmp_path}/new.db"
     start, outcome = fork.Barrier(4), fork.Queue()

@@ -102,6 +102,7 @@ def test_there_are_24_published_panels():
     assert len(S01) == 24
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", S01, ids=lambda path: path.stem[4:])
 def test_published_panel_with_live_n(stage, path):
     engine = Watched(replay(path))
@@ -186,6 +187,7 @@ WITHIN = {"dense-chat": 0.02, "edge": 0.02, "tie": 0.02, "faulty": 0.02, "moe-lo
           "three-loads": 0.03, "drifting": 0.05}  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WITHIN)
 def test_the_simulators_optimum_is_found(stage, name):
     engine = simulate(name)
@@ -220,6 +222,7 @@ def test_no_gain_means_no_speculation(stage):
     assert [c.method for c in result.per_concurrency] == ["none"]
 
 
+@pytest.mark.slow
 def test_the_interval_holds_on_a_drifting_machine(stage):
     """95 % intervals: at least 3 of 4 hold the truth with a probability of 98.6 %."""
     held = 0
@@ -232,6 +235,7 @@ def test_the_interval_holds_on_a_drifting_machine(stage):
     assert held >= 3
 
 
+@pytest.mark.slow
 def test_drift_starts_the_baseline_once_more(stage):
     """20 % up and down within 37 windows; a study that ends in step with its probe sees nothing."""
     seen = 0
@@ -247,6 +251,7 @@ def test_drift_starts_the_baseline_once_more(stage):
 # -------------------------------------------------------------------------------------- noise
 
 
+@pytest.mark.slow
 def test_the_winners_curse_is_not_in_the_answer(stage, recording):
     """Four equal candidates, 5 % noise: whichever wins, its speed-up is 1.5.
 
@@ -633,6 +638,7 @@ def make_faulty():
     return simulate("faulty", noise=0.01, seed=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "stops"),
     [(make_replay, (0, 7, 10)), (make_noisy, (12, 20)), (make_faulty, (13, 17))],
