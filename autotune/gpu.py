@@ -33,7 +33,8 @@ def probe_gpus(platform: Platform | None, *, now: bool = False) -> Gpus | None:
         if platform not in (None, owner) or not (output := _ask(command)):
             continue
         if found := parse(output):
-            return _visible(_completed(found, command, now), owner)
+            named = found.model_copy(update={"platform": owner})
+            return _visible(_completed(named, command, now), owner)
         log.warning("%s printed nothing usable: %.200s", command[0], output)
     return None
 

@@ -46,6 +46,7 @@ class Gpus(Record):
 
     devices: tuple[GpuDevice, ...]
     driver: str | None = None
+    platform: Platform | None = None  # of the tool that knew them
 
     @property
     def names(self) -> tuple[str, ...]:
