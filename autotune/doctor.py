@@ -90,9 +90,8 @@ def look_at_storage(url: str | None) -> Storage:
 
 
 def _answer(engine: EngineInfo, gpus: Gpus | None, cpu: Cpu, findings: tuple[Finding, ...]) -> str:
-    wrong = [finding for finding in findings if finding.level == "error"]
-    if wrong:
-        return f"This machine is not ready to tune: {wrong[0].says}."
+    if findings and findings[0].level == "error":
+        return "This machine is not ready to tune."
     where = cpu.name or "this processor"
     if gpus and engine.platform != "cpu":
         where = f"{len(gpus.devices)} x {gpus.name}"
@@ -102,8 +101,7 @@ def _answer(engine: EngineInfo, gpus: Gpus | None, cpu: Cpu, findings: tuple[Fin
 
 def _first(findings: tuple[Finding, ...], faults: tuple[Fault, ...]) -> str | None:
     """The first error, else the first warning, else a fault that touches every method."""
-    said = sorted(findings, key=lambda f: ("error", "warning", "note").index(f.level))
-    if said and said[0].level != "note":
-        return said[0].advice
-    general = [f for f in faults if f.severity != "note" and not f.methods and not f.models]
-    return general[0].advice if general else None
+    if findings and findings[0].level != "note":
+        return f"{findings[0].says}: {findings[0].advice}"
+    general = (f for f in faults if f.severity != "note" and not f.methods and not f.models)
+    return next((f"{fault.advice} ({fault.id})" for fault in general), None)

@@ -14,6 +14,7 @@ OLDEST = "0.19"  # vLLM; see pyproject.toml
 GIB = 2**30
 BUSY_SHARE = 0.05  # of a GPU's memory: drivers alone hold less
 LITTLE_SPACE = GIB
+INSTINCT = ("gfx942", "gfx950")  # what AITER is built for
 WHOLE = ("SPX", "NPS1")  # an unpartitioned Instinct
 LABELS: dict[Platform, str] = {"rocm": "ROCm", "cuda": "CUDA", "cpu": "CPU"}
 INSTALL: dict[Platform, str] = {
@@ -42,19 +43,20 @@ class Finding(Record):
 def findings_of(
     engine: EngineInfo, gpus: Gpus | None, storage: Storage, *, hub_offline: bool
 ) -> tuple[Finding, ...]:
-    """In the order in which they are to be mended."""
+    """Errors first: the order in which they are to be mended."""
     found = [
         *_about_vllm(engine, gpus),
         *_about_gpus(engine, gpus),
         *_about_partitions(gpus),
         *_about_use(gpus),
         *_about_storage(storage),
-        *_about_packages(engine),
+        *_about_packages(engine, gpus),
     ]
     if hub_offline:
         found.append(_note("the Hub is switched off (HF_HUB_OFFLINE)", "have every model in the "
                            "local cache, or name folders"))  # fmt: skip
-    return tuple(found)
+    order = ("error", "warning", "note")
+    return tuple(sorted(found, key=lambda finding: order.index(finding.level)))
 
 
 def _about_vllm(engine: EngineInfo, gpus: Gpus | None) -> Iterator[Finding]:
@@ -90,9 +92,10 @@ def _about_gpus(engine: EngineInfo, gpus: Gpus | None) -> Iterator[Finding]:
         yield _error(f"this vLLM is built for {built} and the GPU is {gpus.name}", INSTALL[there])
     if gpus and len(set(gpus.names)) > 1:
         yield _warning(f"the GPUs differ: {gpus.name}", "choose alike ones: *_VISIBLE_DEVICES")
-    caps = {device.power_cap_watts for device in gpus.devices} if gpus else set()
+    # of a package with two devices, or of a partitioned GPU, only the first tells its cap
+    caps = {d.power_cap_watts for d in gpus.devices if d.power_cap_watts} if gpus else set()
     if len(caps) > 1:
-        told = ", ".join("unknown" if c is None else f"{c:g}" for c in sorted(caps, key=str))
+        told = ", ".join(f"{cap:g}" for cap in sorted(caps))
         yield _warning(f"the GPUs' power caps differ: {told} W", "set one cap for all")
 
 
@@ -135,12 +138,13 @@ def _about_storage(storage: Storage) -> Iterator[Finding]:
                        "make room, or --storage elsewhere")  # fmt: skip
 
 
-def _about_packages(engine: EngineInfo) -> Iterator[Finding]:
+def _about_packages(engine: EngineInfo, gpus: Gpus | None) -> Iterator[Finding]:
     if engine.vllm is None:
         return
-    if engine.platform == "rocm" and "aiter" not in engine.packages:
+    instinct = gpus is not None and gpus.target in INSTINCT
+    if engine.platform == "rocm" and instinct and "aiter" not in engine.packages:
         yield _warning("AITER is not installed beside vLLM", "take a build that has it: its "
-                       "kernels decide how fast gfx942 and gfx950 are")  # fmt: skip
+                       "kernels decide how fast this GPU is")  # fmt: skip
     if engine.platform in ("rocm", "cuda") and "triton" not in engine.packages:
         yield _warning("Triton is not installed beside vLLM", "take a whole build of vLLM")
     if "arctic_inference" not in engine.packages:

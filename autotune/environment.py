@@ -22,10 +22,12 @@ log = logging.getLogger(__name__)
 CPUINFO = Path("/proc/cpuinfo")
 TIMEOUT_SECONDS = 60.0
 MODULES = ("aiter", "arctic_inference", "flash_attn", "flashinfer", "triton")
-DISTRIBUTIONS = (
-    "aiter", "amd-aiter", "arctic-inference", "flash-attn", "flashinfer-python",
-    "pytorch-triton-rocm", "transformers", "triton", "triton-rocm",
-)  # fmt: skip
+DISTRIBUTIONS = {  # whose versions are told, and the module of each
+    "aiter": "aiter", "amd-aiter": "aiter", "arctic-inference": "arctic_inference",
+    "flash-attn": "flash_attn", "flashinfer-python": "flashinfer",
+    "pytorch-triton-rocm": "triton", "transformers": "transformers", "triton": "triton",
+    "triton-rocm": "triton",
+}  # fmt: skip
 # What chooses attention kernels and the model runner, or how many threads draft and verify.
 VARIABLES = re.compile(
     r"VLLM_(USE_V2_MODEL_RUNNER|USE_V1|ATTENTION_BACKEND|ROCM_\w+|USE_AITER\w*|USE_TRITON_\w+"
@@ -38,7 +40,7 @@ VARIABLES = re.compile(
 # taken off the path, so that a source checkout named "vllm" there is not mistaken for the package.
 _PROBE = (
     rf"""
-MODULES, DISTRIBUTIONS = {MODULES}, {DISTRIBUTIONS}
+MODULES, DISTRIBUTIONS = {MODULES}, {tuple(DISTRIBUTIONS)}
 """
     + r"""
 import glob, json, os, platform, re, sys, sysconfig

@@ -95,7 +95,7 @@ ROCM = (
         severity="fails",
         happens="MTP can fault at start on gfx950 (GLM-5.3-Flash: memory access fault on every "
         "rank, at 1 and at 5 draft tokens)",
-        advice="expect mtp to fail here; the other methods are not touched",
+        advice="expect GLM's mtp to fail here; other methods are not touched",
         source="https://github.com/vllm-project/recipes/pull/853",
         platforms=("rocm",), targets=("gfx950",), methods=("mtp",), models="glm",
     ),

@@ -13,6 +13,7 @@ from autotune.cli.terminal import Part, Row, show
 
 if TYPE_CHECKING:
     from autotune.doctor import Diagnosis
+    from autotune.environment import EngineInfo
     from autotune.faults import Fault
     from autotune.gpu import GpuDevice, Gpus
 
@@ -56,19 +57,17 @@ def parts(d: Diagnosis) -> list[Part]:
 
 def _rows(d: Diagnosis) -> list[Row]:
     engine, gpus = d.engine, d.gpus
-    packages = ", ".join(f"{name} {version}" for name, version in sorted(engine.versions.items()))
-    unversioned = sorted(engine.packages - {name.replace("-", "_") for name in engine.versions})
     variables = " ".join(f"{name}={value}" for name, value in d.environment.variables.items())
     rows: list[tuple[str, str | None]] = [
         *(_gpu_rows(gpus) if gpus else [("GPU", "none")]),
-        ("driver", gpus.driver if gpus else None),
+        ("driver", gpus.driver[:40] if gpus and gpus.driver else None),
         ("CPU", _cpu(d)),
         ("runtime", engine.runtime),
         ("vLLM", f"{engine.vllm} ({engine.distribution})" if engine.vllm else "not installed"),
         ("model runner", (d.runner or "decided when it starts") if engine.vllm else None),
         ("torch", engine.torch),
         ("Python", f"{engine.python_version} ({engine.python})"),
-        ("packages", ", ".join(filter(None, (packages, *unversioned))) or "none of the optional"),
+        ("packages", _packages(engine)),
         ("settings", variables or "none: vLLM's defaults for runner, attention and AITER"),
         ("studies", _storage(d)),
         ("Hub", "offline" if d.hub_offline else "asked for models that are not cached"),
@@ -76,19 +75,39 @@ def _rows(d: Diagnosis) -> list[Row]:
     return [(name, found) for name, found in rows if found]
 
 
+def _packages(engine: EngineInfo) -> str:
+    from autotune.environment import DISTRIBUTIONS
+
+    told = [f"{name} {version}" for name, version in sorted(engine.versions.items())]
+    others = engine.packages - {DISTRIBUTIONS.get(name) for name in engine.versions}
+    return ", ".join((*told, *sorted(others))) or "none of the optional ones"
+
+
 def _gpu_rows(gpus: Gpus) -> list[tuple[str, str]]:
     """Devices that are alike share a row."""
+    from autotune.cli.methods import lengths_text
+
     alike: dict[str, list[int]] = {}
     for index, device in enumerate(gpus.devices):
         alike.setdefault(_device(device), []).append(index)
     return [
-        ("GPU" if len(alike) == 1 else f"GPU {','.join(map(str, at))}", f"{len(at)} x {text}")
+        (
+            "GPU" if len(alike) == 1 else f"GPU {lengths_text(at)}",
+            f"{len(at)} x {text}{_heat([gpus.devices[i] for i in at])}",
+        )
         for text, at in alike.items()
     ] or [("GPU", "none visible")]
 
 
+def _heat(devices: list[GpuDevice]) -> str:
+    heats = [d.temperature_celsius for d in devices if d.temperature_celsius is not None]
+    if not heats:
+        return ""
+    low, high = min(heats), max(heats)
+    return f", {low:g} C" if low == high else f", {low:g} to {high:g} C"
+
+
 def _device(d: GpuDevice) -> str:
-    heat = None if d.temperature_celsius is None else f"{d.temperature_celsius:g} C"
     facts = (
         d.name,
         d.target if d.target != d.name else None,
@@ -96,7 +115,6 @@ def _device(d: GpuDevice) -> str:
         f"{d.memory_bytes / GIB:.0f} GiB" if d.memory_bytes else "memory unknown",
         f"cap {d.power_cap_watts:g} W" if d.power_cap_watts else None,
         f"up to {d.max_clock_mhz:g} MHz" if d.max_clock_mhz else None,
-        heat,
     )
     return ", ".join(fact for fact in facts if fact)
 
