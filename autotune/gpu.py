@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Callable
 
-from autotune import gpu_amd, gpu_nvidia
+from autotune import gpu_amd, gpu_kfd, gpu_nvidia
 from autotune.gpu_tools import GpuDevice, Gpus, Platform, run_tool
 
 __all__ = ["VISIBLE", "GpuDevice", "Gpus", "Platform", "probe_gpus"]
@@ -26,22 +26,36 @@ VISIBLE = {
 def probe_gpus(platform: Platform | None, *, now: bool = False) -> Gpus | None:
     """The visible GPUs. `platform` is the engine's; None asks the tools of every vendor.
 
-    None: no GPU for this engine, or no tool could tell. With `now`, also what changes from moment
-    to moment: memory used, clocks, temperature (one more call of amd-smi).
+    Without a tool, AMD's are known from the kernel. None: no GPU for this engine, or nothing could
+    tell. With `now`, also what changes from moment to moment: memory used, clocks, temperature (one
+    more call of amd-smi).
     """
     for owner, command, parse in TOOLS:
         if platform not in (None, owner) or not (output := _ask(command)):
             continue
         if found := parse(output):
-            named = found.model_copy(update={"platform": owner})
+            named = _targeted(found.model_copy(update={"platform": owner}))
             return _visible(_completed(named, command, now), owner)
         log.warning("%s printed nothing usable: %.200s", command[0], output)
-    return None
+    kernels = gpu_kfd.probe_kfd() if platform in (None, "rocm") else None
+    return kernels and _visible(kernels, "rocm")
 
 
 def _ask(command: tuple[str, ...]) -> str | None:
     tool = shutil.which(command[0])
     return run_tool([tool, *command[1:]]) if tool else None
+
+
+def _targeted(gpus: Gpus) -> Gpus:
+    """rocm-smi before 6.0 names no target; the kernel's driver does."""
+    if gpus.platform != "rocm" or gpus.target:
+        return gpus
+    kernels = gpu_kfd.probe_kfd()
+    if kernels is None or len(kernels.devices) != len(gpus.devices):
+        return gpus
+    pairs = zip(gpus.devices, kernels.devices, strict=True)
+    devices = (own.model_copy(update={"target": other.target}) for own, other in pairs)
+    return gpus.model_copy(update={"devices": tuple(devices)})
 
 
 def _completed(gpus: Gpus, command: tuple[str, ...], now: bool) -> Gpus:

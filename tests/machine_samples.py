@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from autotune import cpu, environment
+from autotune import cpu, environment, gpu_kfd
 
 MACHINES = Path(__file__).parent / "machines"
 NAMES = sorted(path.stem for path in MACHINES.glob("*.json"))
@@ -41,6 +41,7 @@ def playing(machine: dict[str, Any], folder: Path) -> Iterator[str]:
         mock.patch.object(environment, "CPUINFO", _cpuinfo(folder, machine["cpu"])),
         mock.patch.object(cpu, "MEMINFO", _meminfo(folder, machine["cpu"])),
         mock.patch.object(cpu, "NODES", _nodes(folder, machine["cpu"])),
+        mock.patch.object(gpu_kfd, "NODES", _kfd(folder, machine.get("kfd", []))),
         mock.patch.object(cpu, "usable_cores", lambda: machine["cpu"]["cores"]),
     ):
         yield python
@@ -84,4 +85,14 @@ def _nodes(folder: Path, recorded: dict[str, Any]) -> Path:
     for node in range(recorded["numa_nodes"]):
         (path / f"node{node}").mkdir(parents=True)
     (path / "online").write_text("0\n")
+    return path
+
+
+def _kfd(folder: Path, recorded: list[dict[str, str]]) -> Path:
+    path = folder / "kfd"
+    for index, node in enumerate(recorded):
+        (path / str(index) / "mem_banks" / "0").mkdir(parents=True)
+        (path / str(index) / "properties").write_text(node["properties"])
+        if "bank" in node:
+            (path / str(index) / "mem_banks" / "0" / "properties").write_text(node["bank"])
     return path
