@@ -149,7 +149,7 @@ ROCM = (
         happens="greedy outputs with and without speculation are equal on ROCm only at "
         "max_num_seqs=1 on both sides",
         advice="spectune compares at batch 1; differences under load are information, no fault",
-        source="vLLM's own tests on ROCm",
+        source="public reports; not verified by spectune's authors",
         platforms=("rocm",),
     ),
 )  # fmt: skip

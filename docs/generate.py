@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import json
 import re
@@ -10,11 +11,14 @@ import shlex
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
 
 from autotune.cli import VERBS, cli
+from autotune.cli.doctor import conditions
+from autotune.fault_table import FAULTS
 from autotune.recording import Recording
 from autotune.records import Recommendation
 
@@ -51,11 +55,38 @@ chosen engine would ignore is an error on the command line; a variable may stand
 | 141 | the reader of stdout went away before the end |
 """
 
+DOCTOR = """\
+# The doctor
+
+`spectune doctor` looks at the machine and changes nothing: GPUs (amd-smi, rocm-smi, the kernel's
+KFD nodes; nvidia-smi), processor, driver, what the engine's Python has, the place of the study
+database, then what to mend and the known faults of this combination. The exit code is 0 when it
+could look, whatever it found; `--json` prints the document `spectune.doctor/1`. This file is
+generated: `make docs`.
+
+Faults are shown, never applied. `spectune run` repeats those that touch a method and an N of its
+plan as warnings, notes left out, and the recommendation carries them.
+
+## What makes two measurements comparable
+
+A study belongs to an environment: GPU, how many, driver, ROCm or CUDA, vLLM, torch, Python,
+processor, and, where they are known, the partition mode, the lowest power cap, and the variables
+that choose kernels, the model runner and threads (`VLLM_ROCM_*`, `VLLM_USE_V2_MODEL_RUNNER`,
+`VLLM_ATTENTION_BACKEND`, `OMP_NUM_THREADS`, ...). Another value is another study. The GPU's target
+(`gfx942`) is stored and is no part of that identity: it follows from the GPU. Memory in use,
+clocks and temperature are only shown.
+
+The machines below are recordings of what the tools print ([sources](../tests/machines/README.md)):
+formats are public captures, much else is made up to fit. spectune has not been run on them.
+"""
+RECORDED = {"mi300x": "8 x MI300X, vLLM's defaults", "mi355x": "8 x MI355X, AITER on"}
+
 
 def documents() -> dict[str, str]:
     """Text by file name."""
     return {
         "cli.md": command_line(),
+        "doctor.md": doctor(),
         "recommendation.schema.json": as_text(recommendation_schema()),
         "recording.schema.json": as_text(recording_schema()),
     }
@@ -83,6 +114,44 @@ def helps() -> Iterator[tuple[str, str]]:
         for name, below in getattr(command, "commands", {}).items():
             inner = click.Context(below, info_name=name, parent=context)
             yield f"spectune {verb} {name}", below.get_help(inner)
+
+
+def doctor() -> str:
+    """What `spectune doctor` says on recorded machines, and every fault it knows."""
+    parts = [DOCTOR]
+    for name, title in RECORDED.items():
+        parts.append(f"## {title}\n\n```\n$ spectune doctor\n\n{doctor_on(name)}```\n")
+    heading = "| fault | kind | when | what happens, what to do | source |\n|---|---|---|---|---|"
+    rows = (
+        f"| {f.id} | {f.severity} | {conditions(f)} | {f.happens}: {f.advice} | {f.source} |"
+        for f in FAULTS
+    )
+    return "\n".join([*parts, "## All known faults\n", heading, *rows]) + "\n"
+
+
+def doctor_on(name: str) -> str:
+    """stdout on a machine of tests/machines; its own paths in place of ours."""
+    machines = recordings()
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        here = Path.cwd()
+        with (
+            machines.playing(machines.load(name), here / "machine") as python,
+            contextlib.redirect_stdout(io.StringIO()) as out,
+        ):
+            cli.main(["doctor", "--vllm-python", python], "spectune", standalone_mode=False)
+    printed = out.getvalue().replace(python, "/opt/venv/bin/python")
+    return printed.replace(str(here), "/home/me")
+
+
+def recordings() -> ModuleType:
+    """tests/machine_samples.py, which is no package."""
+    path = FOLDER.parent / "tests" / "machine_samples.py"
+    spec = importlib.util.spec_from_file_location("machine_samples", path)
+    if spec is None or spec.loader is None:
+        raise LookupError(path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def recommendation_schema() -> dict[str, Any]:

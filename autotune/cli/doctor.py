@@ -151,6 +151,28 @@ def _faults(d: Diagnosis) -> list[Part]:
     return said
 
 
+def conditions(fault: Fault) -> str:
+    """When a fault applies, in a few words."""
+    models = fault.models.replace("\\", "").replace("|", ", ")
+    backends = (b or "vLLM's choice of backend" for b in fault.backends)
+    facts = (
+        ", ".join(fault.platforms),
+        ", ".join(fault.targets),
+        f"vLLM {fault.vllm}" if fault.vllm else "",
+        _touches(fault) if fault.methods or fault.above_n else "",
+        f"models like {models}" if models else "",
+        " or ".join(backends),
+        {True: "AITER on", False: "AITER off", None: ""}[fault.aiter],
+        {True: "V2 runner", False: "V1 runner", None: ""}[fault.runner_v2],
+        "temperature above 0" if fault.sampled else "",
+        " or ".join(fault.flags),
+        "data parallel" if fault.data_parallel else "",
+        "pipeline parallel" if fault.pipeline_parallel else "",
+        f"{fault.unset} not set" if fault.unset else "",
+    )
+    return "; ".join(fact for fact in facts if fact) or "always"
+
+
 def _touches(fault: Fault) -> str:
     who = ", ".join(fault.methods) or "any method"
     return f"{who} with N > {fault.above_n}" if fault.above_n else who
