@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +15,7 @@ from autotune.doctor_findings import Finding, Storage, findings_of
 from autotune.engines.live import expects_v2
 from autotune.environment import EngineInfo, environment_of, probe_engine
 from autotune.faults import Fault, faults_for, setup_of
-from autotune.gpu import Gpus, probe_gpus
+from autotune.gpu import VISIBLE, Gpus, probe_gpus
 from autotune.model_facts import offline
 from autotune.records import Environment, Record
 from autotune.storage.url import resolve_storage, shown, sqlite_path
@@ -37,23 +38,31 @@ class Diagnosis(Record):
     cpu: Cpu
     storage: Storage
     hub_offline: bool
+    visible: dict[str, str]  # variables that hide GPUs
     findings: tuple[Finding, ...]
     faults: tuple[Fault, ...]  # of any method; shown, never applied
 
 
-def diagnose(vllm_python: str | None = None, storage: str | None = None) -> Diagnosis:
+def diagnose(
+    vllm_python: str | None = None,
+    storage: str | None = None,
+    model: str | None = None,
+    engine_args: Sequence[str] = (),
+) -> Diagnosis:
     """Look, and change nothing: no engine is started, no file is written.
 
-    Raises ConfigurationError for an interpreter that does not run, StorageError for a URL that is
-    none.
+    `model` and `engine_args` leave out the faults that do not touch them. Raises
+    ConfigurationError for an interpreter that does not run or arguments that cannot be read,
+    StorageError for a URL that is none.
     """
     engine = probe_engine(vllm_python)
     gpus = _gpus(engine)
     environment = environment_of(engine, None if engine.platform == "cpu" else gpus)
     cpu, place, hub_offline = probe_cpu(), look_at_storage(storage), offline()
     findings = findings_of(engine, gpus, place, hub_offline=hub_offline)
-    faults = faults_for(setup_of(engine, environment)) if engine.vllm else ()
-    v2 = expects_v2(engine, ()) if engine.vllm else None
+    setup = setup_of(engine, environment, engine_args, model)
+    faults = faults_for(setup) if engine.vllm else ()
+    v2 = expects_v2(engine, engine_args) if engine.vllm else None
     return Diagnosis(
         ready=not any(finding.level == "error" for finding in findings),
         answer=_answer(engine, gpus, cpu, findings),
@@ -65,6 +74,7 @@ def diagnose(vllm_python: str | None = None, storage: str | None = None) -> Diag
         cpu=cpu,
         storage=place,
         hub_offline=hub_offline,
+        visible=visible_devices(),
         findings=findings,
         faults=faults,
     )
@@ -75,6 +85,11 @@ def _gpus(engine: EngineInfo) -> Gpus | None:
     own = None if engine.platform == "cpu" else engine.platform
     found = probe_gpus(own, now=True)
     return probe_gpus(None, now=True) if found is None and own else found
+
+
+def visible_devices() -> dict[str, str]:
+    names = {name for names in VISIBLE.values() for name in names}
+    return {name: os.environ[name] for name in sorted(names) if name in os.environ}
 
 
 def look_at_storage(url: str | None) -> Storage:

@@ -90,6 +90,11 @@ def _about_gpus(engine: EngineInfo, gpus: Gpus | None) -> Iterator[Finding]:
     elif engine.platform and gpus.platform not in (None, engine.platform):
         built, there = LABELS[engine.platform], gpus.platform or "cuda"
         yield _error(f"this vLLM is built for {built} and the GPU is {gpus.name}", INSTALL[there])
+    if gpus and gpus.platform == "rocm" and gpus.name and gpus.name == gpus.target:
+        yield _note(
+            "neither amd-smi nor rocm-smi answered, the kernel knows the GPU",
+            "put them on PATH: name, partition mode and power cap are not known",
+        )
     if gpus and len(set(gpus.names)) > 1:
         yield _warning(f"the GPUs differ: {gpus.name}", "choose alike ones: *_VISIBLE_DEVICES")
     # of a package with two devices, or of a partitioned GPU, only the first tells its cap

@@ -27,8 +27,8 @@ def probe_gpus(platform: Platform | None, *, now: bool = False) -> Gpus | None:
     """The visible GPUs. `platform` is the engine's; None asks the tools of every vendor.
 
     Without a tool, AMD's are known from the kernel. None: no GPU for this engine, or nothing could
-    tell. With `now`, also what changes from moment to moment: memory used, clocks, temperature (one
-    more call of amd-smi).
+    tell. With `now`, also what changes from moment to moment: memory used, clocks, temperature (two
+    more calls of amd-smi).
     """
     for owner, command, parse in TOOLS:
         if platform not in (None, owner) or not (output := _ask(command)):
@@ -64,6 +64,8 @@ def _completed(gpus: Gpus, command: tuple[str, ...], now: bool) -> Gpus:
         return gpu_nvidia.with_instances(gpus, _ask(gpu_nvidia.LIST))
     if command != gpu_amd.STATIC or not now:
         return gpus
+    runtime = gpu_amd.parse_version(_ask(gpu_amd.VERSION) or "")
+    gpus = gpus.model_copy(update={"runtime": runtime})
     states = gpu_amd.parse_metric(_ask(gpu_amd.METRIC) or "")
     if len(states) != len(gpus.devices):
         log.warning("amd-smi metric tells of %d of %d GPUs", len(states), len(gpus.devices))

@@ -27,6 +27,7 @@ from autotune.gpu_tools import (
 
 STATIC = ("amd-smi", "static", "--json")
 METRIC = ("amd-smi", "metric", "--json")
+VERSION = ("amd-smi", "version", "--json")
 ROCM_SMI = (
     "rocm-smi", "--showproductname", "--showdriverversion", "--showmeminfo", "vram",
     "--showmaxpower", "--showcomputepartition", "--showmemorypartition", "--showtemp",
@@ -48,6 +49,12 @@ def parse_static(text: str) -> Gpus | None:
 def parse_metric(text: str) -> list[dict[str, Any]]:
     """`amd-smi metric --json`: what changes from moment to moment, fields of GpuDevice by card."""
     return [_now(card) for card in _cards(first_json(text))]
+
+
+def parse_version(text: str) -> str | None:
+    """ "ROCm 7.2.0" from `amd-smi version --json`: the host's, which a container may share."""
+    found = first_said(card.get("rocm_version") for card in _cards(first_json(text)))
+    return found and f"ROCm {found}"
 
 
 def parse_rocm_smi(text: str) -> Gpus | None:

@@ -47,6 +47,7 @@ class Gpus(Record):
     devices: tuple[GpuDevice, ...]
     driver: str | None = None
     platform: Platform | None = None  # of the tool that knew them
+    runtime: str | None = None  # what the tool belongs to: "ROCm 7.2.0"; not the engine's
 
     @property
     def names(self) -> tuple[str, ...]:

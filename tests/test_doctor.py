@@ -73,6 +73,7 @@ def test_the_document(document):
     assert found["environment"]["gpu_target"] == "gfx950"
     assert found["gpus"]["devices"][7]["memory_bytes"] == 294896 * 2**20
     assert found["cpu"]["logical_cores"] == 384
+    assert found["gpus"]["runtime"] == "ROCm 7.2.3"
     assert "mtp-zero-gfx950" in [fault["id"] for fault in found["faults"]]
     assert found["findings"] == []
 
@@ -104,6 +105,35 @@ def test_settings_are_told(doctor):
 def test_the_runner(document):
     assert document("mi300x")["runner"] == "V2"
     assert document("mi300x", VLLM_USE_V2_MODEL_RUNNER="0")["runner"] == "V1"
+
+
+def test_faults_of_other_models_and_settings_are_left_out(doctor):
+    out = doctor("mi300x")
+    assert "rocm-aiter-off" in out
+    out = doctor("mi300x", "--", "--attention-backend", "ROCM_AITER_FA")
+    assert "rocm-aiter-off" not in out
+    assert "First:" not in out
+    assert "mtp-zero-gfx950" in doctor("mi355x", "--model", "amd/GLM-5.2-MXFP4")
+    out = doctor("mi355x", "--model", "Qwen/Qwen3-8B")
+    assert "mtp-zero-gfx950" not in out
+    assert "aiter-mla-four-queries" not in out
+
+
+def test_variables_that_hide_gpus_are_told(doctor):
+    out = doctor("mi300x", HIP_VISIBLE_DEVICES="0,1")
+    assert "HIP_VISIBLE_DEVICES=0,1" in out
+    assert "GPU 2 x AMD Instinct MI300X" in squeezed(out)
+
+
+def test_the_tools_are_there_and_do_not_answer(document):
+    """A user outside the group render: the kernel still tells what the GPUs are."""
+
+    def refused(machine):
+        machine["tools"] = {"amd-smi": "ERROR: not in the required groups", "rocm-smi": "ERROR"}
+
+    found = document("mi250x", change=refused)
+    assert found["environment"]["gpu"] == "gfx90a"
+    assert levels(found)[0][1].startswith("neither amd-smi nor rocm-smi answered")
 
 
 # ----------------------------------------------------------------------- machines that cannot
@@ -240,6 +270,7 @@ def test_bad_usage_is_2(capsys, tmp_path):
     assert invoke(["doctor", "--vllm-python", str(tmp_path / "none")]) == 2
     assert invoke(["doctor", "--storage", "mysql://x/y"]) == 2
     assert invoke(["doctor", "--nonsense"]) == 2
+    assert invoke(["doctor", "model"]) == 2
     assert capsys.readouterr().out == ""
 
 

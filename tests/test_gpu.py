@@ -16,7 +16,7 @@ from machine_samples import NAMES, load, playing, text_of
 
 from autotune import gpu_kfd, gpu_tools
 from autotune.gpu import GpuDevice, Gpus, probe_gpus
-from autotune.gpu_amd import gfx, parse_metric, parse_rocm_smi, parse_static
+from autotune.gpu_amd import gfx, parse_metric, parse_rocm_smi, parse_static, parse_version
 from autotune.gpu_nvidia import parse_query, with_instances
 
 MIB = 2**20
@@ -47,7 +47,7 @@ def test_mi300x(gpus_of):
     assert {d.memory_used_bytes for d in found.devices} == {284 * MIB}
     assert {(d.clock_mhz, d.max_clock_mhz) for d in found.devices} == {(132, 2100)}
     assert found.devices[2].temperature_celsius == 40
-    assert found.platform == "rocm"
+    assert (found.platform, found.runtime) == ("rocm", "ROCm 7.2.0")
 
 
 def test_mi355x(gpus_of):
@@ -237,6 +237,7 @@ def test_gpus_that_differ():
 PARSERS = {
     "amd-smi static": parse_static,
     "amd-smi metric": parse_metric,
+    "amd-smi version": parse_version,
     "rocm-smi": parse_rocm_smi,
     "nvidia-smi --query-gpu": parse_query,
     "nvidia-smi -L": lambda text: with_instances(Gpus(devices=(GpuDevice(name="A"),)), text),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import click
 
 from autotune.cli.options import as_json as as_json_option
 from autotune.cli.options import option, storage
+from autotune.cli.run import PassesThrough
 from autotune.cli.terminal import Part, Row, show
 
 if TYPE_CHECKING:
@@ -23,19 +25,28 @@ COLORS = {"wrong": "red", "fails": "red", "slow": "yellow", "note": "dim"}
 LEVELS = {"error": "red", "warning": "yellow", "note": "dim"}
 
 
-@click.command("doctor")
+@click.command("doctor", cls=PassesThrough, options_metavar="[OPTIONS] [-- VLLM_SERVE_ARGS...]")
 @option("--vllm-python", metavar="PATH", help="Interpreter that has vLLM [this one].")
 @storage()
+@option("--model", metavar="NAME", help="Leave out faults of other models.")
 @as_json_option()
-def command(vllm_python: str | None, storage: str | None, as_json: bool) -> None:
+def command(
+    vllm_python: str | None,
+    storage: str | None,
+    model: str | None,
+    as_json: bool,
+    vllm_args: tuple[str, ...],
+) -> None:
     """Look at the machine: what is there, what to mend, known faults.
 
-    Nothing is started or changed. The exit code is 0 when it could look, whatever it found.
+    Nothing is started or changed. What follows -- is what `vllm serve` would get: faults that it
+    avoids are left out. The exit code is 0 when it could look, whatever it found.
     """
     from autotune.cli.render import print_json
     from autotune.doctor import diagnose
 
-    diagnosis = diagnose(vllm_python, storage)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    diagnosis = diagnose(vllm_python, storage, model, vllm_args)
     if as_json:
         print_json(diagnosis)
     else:
@@ -57,12 +68,13 @@ def parts(d: Diagnosis) -> list[Part]:
 
 def _rows(d: Diagnosis) -> list[Row]:
     engine, gpus = d.engine, d.gpus
-    variables = " ".join(f"{name}={value}" for name, value in d.environment.variables.items())
+    given = {**d.visible, **d.environment.variables}
+    variables = " ".join(f"{name}={value}" for name, value in given.items())
     rows: list[tuple[str, str | None]] = [
         *(_gpu_rows(gpus) if gpus else [("GPU", "none")]),
         ("driver", gpus.driver[:40] if gpus and gpus.driver else None),
         ("CPU", _cpu(d)),
-        ("runtime", engine.runtime),
+        ("runtime", _runtime(d)),
         ("vLLM", f"{engine.vllm} ({engine.distribution})" if engine.vllm else "not installed"),
         ("model runner", (d.runner or "decided when it starts") if engine.vllm else None),
         ("torch", engine.torch),
@@ -73,6 +85,12 @@ def _rows(d: Diagnosis) -> list[Row]:
         ("Hub", "offline" if d.hub_offline else "asked for models that are not cached"),
     ]
     return [(name, found) for name, found in rows if found]
+
+
+def _runtime(d: Diagnosis) -> str | None:
+    host = d.gpus.runtime if d.gpus else None
+    both = (d.engine.runtime, f"{host} on the host" if host else None)
+    return ", ".join(filter(None, both)) or None
 
 
 def _packages(engine: EngineInfo) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from autotune.cli import say
 from autotune.cli.options import Grouped, as_json, option, refuse_unread, storage
 from autotune.cli.progress import Progress
 from autotune.errors import ConfigurationError, EngineError
@@ -138,6 +139,8 @@ def measure(plan: Plan, engine: Engine, options: dict[str, Any]) -> int:
     file, logs = options["output"], getattr(engine, "log_dir", None)
     if file:
         require_writable(Path(file), inputs(options))
+    for warning in plan.warnings:  # some are better mended before hours of measuring
+        say(f"warning: {warning}")
     with (
         open_study(options["storage"], plan, fresh=not options["resume"]) as study,
         Progress() as progress,
