@@ -9,6 +9,7 @@ from typing import Literal
 from autotune.candidates import build_spaces, parse_drafters, parse_lengths, parse_methods
 from autotune.catalog import resolve_model
 from autotune.comparison import require_sampler
+from autotune.discover import with_discovered
 from autotune.engines import Engine, Offer
 from autotune.environment import probe_engine, probe_environment
 from autotune.errors import ConfigurationError
@@ -27,6 +28,7 @@ from autotune.records import (
     Target,
     Workload,
 )
+from autotune.speculative_options import parse_options
 from autotune.workload import held_out_warning, load_workload, workload_warnings
 
 Effort = Literal["fast", "default", "rigorous"]
@@ -53,6 +55,8 @@ class Request(Record):
     engine_args: tuple[str, ...] = ()
     methods: str | None = None
     drafters: tuple[str, ...] = ()
+    speculative_options: tuple[str, ...] = ()
+    discover: bool = False
     num_speculative_tokens: str | None = None
     max_concurrency: str | None = None
     num_prompts: int | None = None
@@ -92,6 +96,7 @@ def _open_plan(request: Request, engine: Engine) -> Plan:
     if request.workload is None:
         raise ConfigurationError("no workload was given", hint="--workload math, or a JSONL file")
     model = resolve_model(request.model, request.catalog)
+    model, discovered = with_discovered(model) if request.discover else (model, ())
     workload = load_workload(
         request.workload,
         num_prompts=request.num_prompts,
@@ -107,6 +112,7 @@ def _open_plan(request: Request, engine: Engine) -> Plan:
         drafters=parse_drafters(request.drafters),
         lengths=_lengths(request),
         environment=info,
+        options=parse_options(request.speculative_options),
     )
     loads = parse_concurrency(request.max_concurrency) or DEFAULT_CONCURRENCY
     settings = make_settings(request, repeats=True, outputs=True)
@@ -121,7 +127,7 @@ def _open_plan(request: Request, engine: Engine) -> Plan:
         settings=settings,
         environment=probe_environment(engine=info),
         engine_options=engine.identity(),
-        warnings=(*warnings, *workload_warnings(workload), *shared),
+        warnings=(*discovered, *warnings, *workload_warnings(workload), *shared),
     )
 
 

@@ -47,6 +47,11 @@ class PassesThrough(Grouped):
     "--drafter", "drafters", multiple=True, metavar="METHOD=ID_OR_PATH",
     help="Draft checkpoint for a method (repeatable).",
 )  # fmt: skip
+@what(
+    "--speculative-option", "speculative_options", multiple=True, metavar="METHOD.KEY=VALUE",
+    help="Further key of the method's speculative_config (repeatable): `spectune methods NAME`.",
+)  # fmt: skip
+@what("--discover", is_flag=True, help="Ask the Hub for drafters that name this model.")
 @what("--num-speculative-tokens", metavar="LIST", help="N to try: 1-8 or 1,3,7.")
 @what("--max-concurrency", metavar="LIST", help="Loads to tune for, e.g. 1,8,32 [8].")
 @what("--temperature", type=click.FloatRange(0), help="Of sampling [the workload's].")
