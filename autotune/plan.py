@@ -13,6 +13,7 @@ from autotune.discover import with_discovered
 from autotune.engines import Engine, Offer
 from autotune.environment import probe_engine, probe_environment
 from autotune.errors import ConfigurationError
+from autotune.faults import with_fault_warnings
 from autotune.limits import parse_goodput
 from autotune.priors import prior
 from autotune.records import (
@@ -117,7 +118,7 @@ def _open_plan(request: Request, engine: Engine) -> Plan:
     loads = parse_concurrency(request.max_concurrency) or DEFAULT_CONCURRENCY
     settings = make_settings(request, repeats=True, outputs=True)
     shared = held_out_warning(workload, loads, settings.confirm_blocks, settings.prompts_per_block)
-    return Plan(
+    plan = Plan(
         engine=engine.name,
         target=Target(model=model.model, engine_args=request.engine_args),
         workload=workload,
@@ -129,6 +130,7 @@ def _open_plan(request: Request, engine: Engine) -> Plan:
         engine_options=engine.identity(),
         warnings=(*discovered, *warnings, *workload_warnings(workload), *shared),
     )
+    return with_fault_warnings(plan, info)
 
 
 def _closed_plan(request: Request, engine: Engine, offer: Offer) -> Plan:

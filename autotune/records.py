@@ -158,7 +158,7 @@ class Skipped(Record):
 
 
 class Environment(Record):
-    """What must be equal for two measurements to be compared."""
+    """The machine and the engine's software, as far as they decide how fast a measurement is."""
 
     gpu: str | None = None
     gpu_count: int | None = None
@@ -168,10 +168,24 @@ class Environment(Record):
     torch: str | None = None
     python: str | None = None
     cpu: str | None = None
+    gpu_target: str | None = None  # "gfx942", "sm_90"; follows from the GPU, so no identity
+    gpu_partition: str | None = None  # "SPX/NPS1", "MIG 3g.20gb"
+    gpu_power_cap_watts: float | None = None  # the lowest of the GPUs
+    variables: dict[str, str] = Field(default_factory=dict)  # that choose kernels and the runner
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What must be equal for two measurements to be compared.
+
+        What was added later and is not known is left out, so that studies from before keep theirs.
+        """
+        content = self.model_dump(mode="json", exclude={"gpu_target"})
+        added = ("gpu_partition", "gpu_power_cap_watts", "variables")
+        return {k: v for k, v in content.items() if k not in added or v not in (None, {})}
 
     @property
     def sha256(self) -> str:
-        return digest(self.model_dump(mode="json"))
+        return digest(self.identity)
 
 
 class Limits(Record):
@@ -234,6 +248,7 @@ class Plan(Record):
             space.pop("next_length")  # what could be tried beside them changes nothing
         content["settings"].pop("budget_seconds")
         content["settings"].pop("max_candidates")
+        content["environment"] = self.environment.identity
         return digest({**content, "workload": self.workload.sha256})
 
 

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from autotune import environment, gpu
+from autotune import environment, gpu, gpu_tools
 from autotune.environment import EngineInfo, cpu_name, probe_engine, probe_environment
 from autotune.errors import ConfigurationError
-from autotune.gpu import parse_amd_smi, parse_nvidia_smi, parse_rocm_smi, probe_gpus
+from autotune.gpu import probe_gpus
+from autotune.gpu_amd import parse_rocm_smi
+from autotune.gpu_amd import parse_static as parse_amd_smi
+from autotune.gpu_nvidia import parse_query as parse_nvidia_smi
 
 # Made by the documented formats of the tools, shortened.
 AMD_SMI = {
@@ -51,6 +54,10 @@ def script(path: Path, body: str) -> str:
     return str(path)
 
 
+def named(*names: str) -> gpu.Gpus:
+    return gpu.Gpus(devices=tuple(gpu.GpuDevice(name=name) for name in names))
+
+
 def tool(folder: Path, name: str, output: str, status: int = 0) -> None:
     content = folder / f"{name}.out"
     content.write_text(output)
@@ -75,7 +82,8 @@ def test_amd_smi(text):
 
 def test_amd_smi_without_a_market_name():
     card = {"asic": {"market_name": "N/A", "target_graphics_version": "gfx950"}, "driver": "N/A"}
-    assert parse_amd_smi(json.dumps(card)) == gpu.Gpus(names=("gfx950",))
+    device = gpu.GpuDevice(name="gfx950", target="gfx950")
+    assert parse_amd_smi(json.dumps(card)) == gpu.Gpus(devices=(device,))
 
 
 def test_rocm_smi():
@@ -115,7 +123,7 @@ def test_tools_are_asked_in_turn(bare_machine, caplog):
 
 
 def test_a_tool_that_hangs(bare_machine, monkeypatch):
-    monkeypatch.setattr(gpu, "TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(gpu_tools, "TIMEOUT_SECONDS", 0.2)
     script(bare_machine / "nvidia-smi", "exec /bin/sleep 30")
     assert probe_gpus("cuda") is None
 
@@ -143,7 +151,7 @@ def test_only_visible_gpus_count(bare_machine, monkeypatch, variable, value, nam
 
 
 def test_unlike_gpus_are_all_named():
-    assert gpu.Gpus(names=("A", "B", "A")).name == "A + B"
+    assert named("A", "B", "A").name == "A + B"
 
 
 # -------------------------------------------------------------------------------- interpreter

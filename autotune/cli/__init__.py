@@ -22,6 +22,7 @@ VERBS = {
     "methods": "List the drafting methods: what each needs and which N it allows.",
     "models": "Show which methods and drafters apply to a model.",
     "workloads": "List the workloads that have a name.",
+    "doctor": "Look at the machine: what is there, what to mend, known faults.",
 }
 ABORTED = 2
 INTERNAL = 70  # EX_SOFTWARE of sysexits.h; 1 means "check: regression"
