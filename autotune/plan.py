@@ -10,11 +10,12 @@ from autotune.candidates import build_spaces, parse_drafters, parse_lengths, par
 from autotune.catalog import resolve_model
 from autotune.comparison import require_sampler
 from autotune.discover import with_discovered
-from autotune.engines import Engine, Offer
+from autotune.engines import Engine, Offer, Progress
 from autotune.environment import probe_engine, probe_environment
 from autotune.errors import ConfigurationError
 from autotune.faults import with_fault_warnings
 from autotune.limits import parse_goodput
+from autotune.preflight import Asked, preflight
 from autotune.priors import prior
 from autotune.records import (
     Message,
@@ -75,13 +76,26 @@ class Request(Record):
     max_candidates: int | None = None
     vllm_python: str | None = None
     catalog: str | None = None
+    preflight: bool = True
 
 
-def make_plan(request: Request, engine: Engine) -> Plan:
-    """Raises ConfigurationError for everything that the user can mend."""
+def make_plan(request: Request, engine: Engine, progress: Progress = lambda _: None) -> Plan:
+    """Raises ConfigurationError for everything that the user can mend.
+
+    On a vLLM engine the candidates go through the preflight: what cannot work is skipped.
+    """
     offer = engine.offer()
     plan = _closed_plan(request, engine, offer) if offer else _open_plan(request, engine)
+    if request.preflight and isinstance(engine, Asked):
+        plan = preflight(plan, engine, named=_named(request), progress=progress)
+        _need_some(plan.spaces, plan.skipped)
     return with_priors(plan)
+
+
+def _named(request: Request) -> frozenset[str]:
+    """Methods that the user wants by name: refusing one of them is an error, not a skip."""
+    methods = parse_methods(request.methods) if request.methods else []
+    return frozenset((*methods, *parse_drafters(request.drafters)))
 
 
 def with_priors(plan: Plan, known: Mapping[str, Prior] | None = None) -> Plan:

@@ -12,6 +12,8 @@ from hypothesis import settings
 pytest.register_assert_rewrite("engine_contract")
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
+# Its side process imports vLLM, which takes seconds: tests of the preflight ask for it.
+os.environ.setdefault("SPECTUNE_PREFLIGHT", "0")
 
 
 def pytest_configure():

@@ -86,6 +86,10 @@ class PassesThrough(Grouped):
     "--live-n/--no-live-n", "--replay-live-n/--no-replay-live-n", "live_n", default=True,
     help="Switch N on a running engine where that works [on].",
 )  # fmt: skip
+@engine(
+    "--preflight/--no-preflight", "preflight", default=True,
+    help="Check what can be known before an engine is started, with vLLM's validators too [on].",
+)  # fmt: skip
 @engine("--vllm-python", metavar="PATH", help="Interpreter that has vLLM [this one].")
 @engine("--start-timeout", metavar="TIME", help="Longest wait for an engine to be ready [30m].")
 @engine("--request-timeout", metavar="TIME", help="Longest wait for one answer [10m].")
@@ -120,7 +124,8 @@ def command(ctx: click.Context, /, **options: Any) -> int:
         options["effort"] = "default"
     chosen = load_engine(options["engine"], _only(EngineOptions, options, noise="replay_noise"))
     refuse_unread(ctx, chosen)
-    plan = make_plan(_only(Request, options), chosen)
+    with Progress() as progress:
+        plan = make_plan(_only(Request, options), chosen, progress)
     if options["dry_run"]:
         show_preview(preview(plan, chosen), options["as_json"])
         return 0
