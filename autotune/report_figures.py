@@ -19,8 +19,8 @@ Figure = dict[str, Any]
 Trace = dict[str, Any]
 
 # slots of the palette that a method takes if it is free, so that reports look alike
-PREFERRED = {"mtp": 0, "gemma4_mtp": 0, "eagle3": 1, "dflash": 2, "dspark": 3, "draft_model": 4,
-             "ngram": 5, "suffix": 6, "eagle": 7, "medusa": 3, "pard": 4}  # fmt: skip
+PREFERRED = {"mtp": 0, "gemma4_mtp": 0, "eagle3": 1, "dflash": 2, "dspark": 3, "ngram": 4,
+             "draft_model": 5, "suffix": 6, "eagle": 7, "medusa": 3, "pard": 5}  # fmt: skip
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "triangle-down")
 SLOTS = len(SYMBOLS)
 HEIGHT = 300  # pixels
@@ -98,7 +98,7 @@ def bars(spans: Sequence[Span], scale: float = 1.0, **more: Any) -> Figure:
 def horizontal(y: float, text: str = "") -> Figure:
     """Layout entries of a line across the figure."""
     line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y,
-            "line": {"color": "@rule", "width": 1.2}, "layer": "below"}  # fmt: skip
+            "line": {"color": "@quiet", "width": 1.2, "dash": "dash"}, "layer": "between"}  # fmt: skip
     label = {"xref": "paper", "x": 1, "y": y, "text": text, "showarrow": False,
              "xanchor": "right", "yanchor": "bottom", "font": {"size": 11, "color": "@quiet"}}  # fmt: skip
     return {"shapes": [line], "annotations": [label] if text else []}
@@ -165,7 +165,8 @@ def _points(rows: Sequence[Row], marks: Marks, method: str, *, joined: bool) -> 
         "x": [r.n for r in rows], "y": [s.value for s in spans],
         "error_y": bars(spans, color=marks.colour(method)),
         "line": {"color": marks.colour(method), "width": 1.4},
-        "marker": {"color": marks.colour(method), "size": 9, "line": {"width": 1.6},
+        "marker": {"color": marks.colour(method), "size": 9,
+                   "line": {"width": 1.6, "color": marks.colour(method)},
                    "symbol": [marks.symbol(method, hollow=h) for h in hollow]},
         "text": [_hover(r) for r in rows], "hoverinfo": "text",
     }  # fmt: skip
@@ -202,7 +203,7 @@ def lengths(report: Report, marks: Marks, load: Load) -> Figure | None:
     if not traces:
         return None
     axes = {"xaxis": whole_numbers(r.n for r in rows if r.n)}
-    return {"data": traces, "layout": layout("N", "tokens a round", **axes)}
+    return {"data": traces, "layout": layout("N", "tokens a round", **axes, height=250)}
 
 
 def acceptance(report: Report, marks: Marks, load: Load, method: str) -> Figure | None:
@@ -260,12 +261,21 @@ def round_time(report: Report, load: Load, method: str) -> Figure | None:
                 "type": "bar", "name": part, "x": names,
                 "y": [None if value is None else value * 1e3 for value in values],
                 "marker": {"color": f"@{part}", "line": {"color": "@page", "width": 0.5},
-                           "pattern": {"shape": pattern, "fgcolor": "@page", "size": 5,
-                                       "solidity": 0.2}},
+                           "pattern": {"shape": pattern, "fillmode": "overlay",
+                                       "fgcolor": "@page", "size": 5, "solidity": 0.2}},
                 "hovertemplate": f"N=%{{x}}: {part} %{{y:.2f}} ms<extra></extra>",
             })  # fmt: skip
-    more = {"barmode": "stack", "bargap": 0.25, "height": 250, "xaxis": {"type": "category"}}
+    axes = {"xaxis": {"type": "category"}, "yaxis": {"range": [0, 1.05e3 * _longest(report, load)]}}
+    more = {"barmode": "stack", "bargap": 0.25, "height": 250, **axes}
     return {"data": traces, "layout": layout("N", "ms a round", **more)}
+
+
+def _longest(report: Report, load: Load) -> float:
+    """The longest round at a load, in seconds: methods are compared on one scale."""
+    rounds = [[r.draft_seconds, r.verify_seconds, r.rest_seconds]
+              for r in report.rows if r.load == load and r.measured]  # fmt: skip
+    rounds += [[verify, rest] for at, verify, rest in report.baseline_steps if at == load]
+    return max(sum(part or 0.0 for part in parts) for parts in rounds)
 
 
 # ------------------------------------------------------------------------------ over loads
@@ -304,7 +314,7 @@ def _throughput(
         "line": {"color": marks.colour(method), "width": 1.6,
                  "dash": "dash" if method == BASELINE else "solid"},
         "marker": {"color": marks.colour(method), "size": 8, "symbol": marks.symbol(method),
-                   "line": {"width": 1.6}},
+                   "line": {"width": 1.6, "color": marks.colour(method)}},
     }  # fmt: skip
 
 
@@ -325,7 +335,7 @@ def pareto(report: Report, marks: Marks, r: Recommendation | None) -> Figure | N
             "type": "scatter", "mode": "lines", "hoverinfo": "skip",
             "x": [p.output_tokens_per_second for p in front],
             "y": [p.tpot_p50_seconds * 1e3 for p in front],
-            "line": {"color": "@quiet", "width": 1.2, "shape": "hv"},
+            "line": {"color": "@quiet", "width": 1.2, "shape": "vh"},
         })  # fmt: skip
     best = {(p.method, p.num_speculative_tokens, p.concurrency) for p in front}
     for method in (BASELINE, *report.methods):
@@ -352,8 +362,9 @@ def _cloud(rows: Sequence[Row], on_front: Sequence[bool], marks: Marks, method: 
         "type": "scatter", "mode": "markers", "x": [row.rate for row in rows],
         "y": [(row.tpot_seconds or 0) * 1e3 for row in rows],
         "text": [words(row) for row in rows], "hoverinfo": "text",
-        "marker": {"color": marks.colour(method), "line": {"width": 1.6},
-                   "size": [11 if on else 7 for on in on_front],
+        "marker": {"color": marks.colour(method),
+                   "line": {"width": 1.6, "color": marks.colour(method)},
+                   "size": [11 if on else 7 for on in on_front], "opacity": 1,
                    "symbol": [marks.symbol(method, hollow=not on) for on in on_front]},
     }  # fmt: skip
 
@@ -376,7 +387,7 @@ def predictions(report: Report, marks: Marks) -> Figure | None:
                 "type": "scatter", "mode": "markers", "x": [s.value for s in predicted],
                 "y": [s.value for s in measured], "text": [_hover(r) for r in own],
                 "hoverinfo": "text",
-                "error_x": bars(predicted, color=marks.colour(method)) | {"width": 0},
+                "error_x": bars(predicted, color=marks.colour(method, "soft")) | {"width": 0},
                 "error_y": bars(measured, color=marks.colour(method)) | {"width": 0},
                 "marker": {"color": marks.colour(method), "size": 8,
                            "symbol": marks.symbol(method)},

@@ -11,23 +11,23 @@ from autotune import __version__
 from autotune.report_data import Report
 from autotune.report_figures import SYMBOLS, Marks
 from autotune.report_sections import Built, build
-from autotune.report_tables import detail, headline, load_table
-from autotune.report_timeline import PATTERNS
+from autotune.report_tables import detail, headline, lengths_text, load_table
 from autotune.wording import duration
 
 TEMPLATE = "report.html.jinja"
 
 # Okabe and Ito's palette for colour-blind readers (jfly.uni-koeln.de/color), darkened for white
 # and lightened for dark until each has a contrast of 3 to 1 with the page.
-LIGHT = ("#0072b2", "#c14e00", "#00805e", "#a8548a", "#8a6d00", "#2a7fb8", "#5b5b5b", "#6a4fc4")
-DARK = ("#56b4e9", "#ff9249", "#2fc79a", "#e39bc6", "#e8cf3a", "#9ccbff", "#bdbdbd", "#b7a3ff")
+LIGHT = ("#0072b2", "#c14e00", "#00805e", "#a8548a", "#8a6d00", "#6a4fc4", "#5b5b5b", "#2f93c2")
+DARK = ("#56b4e9", "#ff9249", "#2fc79a", "#e39bc6", "#e8cf3a", "#b7a3ff", "#bdbdbd", "#b5dcf5")
 THEMES = {
     "light": {"page": "#ffffff", "text": "#1c1e21", "quiet": "#5c6370", "grid": "#e9ebee",
               "rule": "#9aa1ab", "draft": "#1b3a57", "verify": "#5f86ac", "rest": "#a9b4c0"},
     "dark": {"page": "#15181c", "text": "#e4e7eb", "quiet": "#9da5b0", "grid": "#282d34",
              "rule": "#6b737e", "draft": "#dbe9f7", "verify": "#7fa8d1", "rest": "#56616e"},
 }  # fmt: skip
-BAND_ALPHA = {"light": "24", "dark": "2e"}  # hexadecimal, of 255
+BAND_ALPHA = {"light": "24", "dark": "2e"}  # hexadecimal, of ff
+SOFT_ALPHA = "70"
 
 
 def to_html(report: Report) -> str:
@@ -48,7 +48,7 @@ def to_html(report: Report) -> str:
         cost=_cost(report),
         built=built,
         marks=_legend(report),
-        patterns=PATTERNS,
+        last_words=_last_words(report),
         figures=_page_data(built),
         themes=_themes(),
         style=_source(environment, "report.css"),
@@ -85,6 +85,19 @@ def _config(report: Report) -> str | None:
     return json.dumps(r.speculative_config, ensure_ascii=False, indent=2)
 
 
+def _last_words(report: Report) -> list[tuple[str, str]]:
+    """What failed and the engine's own words; equal words of a method once."""
+    groups: dict[tuple[str, str], list[int | None]] = {}
+    for failure in report.failures:
+        if failure.last_words:
+            key = (failure.method, failure.last_words)
+            groups.setdefault(key, []).append(failure.num_speculative_tokens)
+    return [
+        (method if None in ns else f"{method} N={lengths_text(ns)}", words)
+        for (method, words), ns in groups.items()
+    ]
+
+
 def _page_data(built: Built) -> str:
     """JSON that may stand inside a script element: no character of it can end the element."""
     text = json.dumps({"figures": built.figures, "themes": _themes()}, separators=(",", ":"))
@@ -101,7 +114,8 @@ def _palette(name: str) -> dict[str, str]:
     colours = {"light": LIGHT, "dark": DARK}[name]
     lines = {f"m{i}": colour for i, colour in enumerate(colours)}
     bands = {f"band{i}": colour + BAND_ALPHA[name] for i, colour in enumerate(colours)}
-    return {**lines, **bands}
+    soft = {f"soft{i}": colour + SOFT_ALPHA for i, colour in enumerate(colours)}
+    return {**lines, **bands, **soft}
 
 
 def _hash(script: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from autotune import report_tables as tables
 from autotune.report_data import Report
-from autotune.report_sections import Section, build
+from autotune.report_sections import Section, build, story
 from autotune.report_tables import Table
 
 # what begins a construct of Markdown or HTML in running text; @ and # would notify and link
@@ -34,6 +34,8 @@ def _parts(report: Report) -> Iterator[str]:
         yield f"> **Warning:** {escaped(warning)}\n>"
     yield ""
     yield from _serving(report)
+    if report.kind == "study":
+        yield escaped(" ".join(story(report))) + "\n"
     for section in build(report).sections:
         yield from _section(section)
     source = "study" if report.kind == "study" else "recording"
@@ -68,7 +70,7 @@ def _section(section: Section) -> Iterator[str]:
 
 def table_text(table: Table) -> str:
     """Numbers are right-aligned. A cell is one line and holds no bare pipe."""
-    rule = [":---" if i < table.text else "---:" for i in range(len(table.heading))]
+    rule = ["---:" if table.is_number(i) else ":---" for i in range(len(table.heading))]
     lines = [_line(table.heading), "|" + "|".join(rule) + "|", *map(_line, table.rows)]
     return "\n".join(lines)
 

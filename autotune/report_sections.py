@@ -10,11 +10,11 @@ from autotune import report_tables as tables
 from autotune.records import Recommendation, Record
 from autotune.report_data import Load, Report, Row
 from autotune.report_tables import Table, load_text, tiers_text
-from autotune.report_timeline import timeline
+from autotune.report_timeline import AXES, timeline
 from autotune.wording import duration
 
 Figure = figures.Figure
-BY_N = "measured, with intervals where there are any"
+MOST_PANELS = 12  # of one kind; more are looked at in a table
 
 
 class Section(Record):
@@ -74,8 +74,10 @@ def _speedup(report: Report, marks: figures.Marks, keep: Keep) -> Section:
     table = tables.measured_table(report)
     legend = ()
     if report.kind == "study":
-        legend = ("filled: confirmed on a static start; hollow: probed",
-                  "dotted line and band: the cost model after the search, with its interval")  # fmt: skip
+        legend = (
+            "Filled points were confirmed on a static start, hollow ones probed; dotted lines and"
+            " bands: the cost model after the search.",
+        )
     return Section(
         id="speedup",
         title="Speed-up against N",
@@ -97,9 +99,9 @@ def _acceptance(report: Report, marks: figures.Marks, keep: Keep) -> Section:
     return Section(
         id="acceptance",
         title="Acceptance",
-        note="Left: tokens a round, the target's own included. Then the share of rounds in which"
+        note="First: tokens a round, the target's own included. Then the share of rounds in which"
         f" a draft position is accepted: one line for each N, which ends at position N ({_at(load)})."
-        + _other_loads(report),
+        + (" Other loads: in the table." if len(report.loads) > 1 else ""),
         figures=found,
         tables=(table,) if table else (),
         empty=None if found else "Acceptance was not measured.",
@@ -107,25 +109,29 @@ def _acceptance(report: Report, marks: figures.Marks, keep: Keep) -> Section:
 
 
 def _time(report: Report, marks: figures.Marks, keep: Keep) -> Section:
-    load = _typical(report, lambda row: row.verify_seconds is not None)
+    timed = [row for row in report.rows if row.measured and row.verify_seconds is not None]
+    panels = list(dict.fromkeys((row.load, row.method) for row in timed))
+    typical = _typical(report, lambda row: row.verify_seconds is not None)
+    if len(panels) > MOST_PANELS:
+        panels = [(load, method) for load, method in panels if load == typical]
     found: tuple[tuple[str, str], ...] = ()
-    for i, method in enumerate(report.methods):
-        found += keep(f"time{i}", method, figures.round_time(report, load, method))
-    without_rest = not any(row.rest_seconds is not None for row in report.rows)
+    order = {load: i for i, load in enumerate(report.loads)}
+    for i, (load, method) in enumerate(sorted(panels, key=lambda each: order[each[0]])):
+        caption = f"{method}, {_at(load)}"
+        found += keep(f"time{i}", caption, figures.round_time(report, load, method))
+    without_rest = not any(row.rest_seconds is not None for row in timed)
     rest = " What is neither drafting nor verifying was not measured." if without_rest else ""
+    others = " Other loads: in the first table." if len(panels) < len(report.loads) else ""
     return Section(
         id="time",
         title="Where a round’s time goes",
-        note=f"Milliseconds a step ({_at(load)}); “none” is a step without speculation.{rest}"
-        + _other_loads(report),
+        note=f"Milliseconds a step; “none” is a step without speculation.{rest}{others}"
+        if found
+        else None,
         figures=found,
         empty=None if found else "Drafting and verification were not timed.",
         legend=("parts",) if found else (),
     )
-
-
-def _other_loads(report: Report) -> str:
-    return " Other loads: in the tables." if len(report.loads) > 1 else ""
 
 
 def _typical(report: Report, has: Callable[[Row], bool]) -> Load:
@@ -139,13 +145,12 @@ def _typical(report: Report, has: Callable[[Row], bool]) -> Load:
 
 def _loads(report: Report, marks: figures.Marks, keep: Keep) -> Section:
     found = keep("loads", "each method’s best N at each load", figures.over_loads(report, marks))
-    at = ", ".join(load_text(load) for load in report.loads)
     return Section(
         id="loads",
         title="Throughput against load",
         note="Of the whole engine, both axes logarithmic." if found else None,
         figures=found,
-        empty=None if found else f"Measured at one load only ({at})."
+        empty=None if found else f"Measured at one load only ({_at(report.loads[0])})."
         if len(report.loads) == 1
         else "No load has both a baseline and a measured candidate.",
         legend=("baseline",) if found else (),
@@ -156,11 +161,12 @@ def _pareto(report: Report, marks: figures.Marks, keep: Keep) -> Section:
     r = report.recommendation
     figure = figures.pareto(report, marks, r)
     found = keep("pareto", "each point is a candidate at a load", figure)
+    front = " Filled points are on the front: nothing measured is better in both." if r else ""
+    note = f"Right and below is better.{front}"
     return Section(
         id="pareto",
         title="Throughput and latency",
-        note="Right and below is better. Filled points are on the front: nothing measured is"
-        " better in both." if r else "Right and below is better.",
+        note=note if found else None,
         figures=found,
         tables=(_front(r),) if found and r and r.pareto else (),
         empty=None if found else "Latency was not measured.",
@@ -178,7 +184,7 @@ def _front(r: Recommendation) -> Table:
         )
         for p in r.pareto
     )
-    heading = ("On the front", "Concurrency", "tok/s", "TPOT p50 ms")
+    heading = ("On the front", "Load", "tok/s", "TPOT p50 ms")
     return Table(heading=heading, rows=rows, text=1)
 
 
@@ -207,12 +213,12 @@ def _trial(report: Report) -> Section:
 
 def _run(report: Report, marks: figures.Marks, keep: Keep) -> Section:
     figure = timeline(report, marks)
-    found = keep("timeline", "engine starts and measured blocks", figure)
+    found = keep("timeline", f"engine starts and blocks, {AXES[report.axis]}", figure)
     table = tables.start_table(report)
     return Section(
         id="run",
         title="What was measured when, and why it stopped",
-        note=" ".join(_story(report)),
+        note=" ".join(story(report)),
         figures=found,
         tables=(table,) if table else (),
         empty=None if found else "Nothing has been run yet.",
@@ -220,7 +226,8 @@ def _run(report: Report, marks: figures.Marks, keep: Keep) -> Section:
     )
 
 
-def _story(report: Report) -> Iterable[str]:
+def story(report: Report) -> Iterable[str]:
+    """What it took, and why it stopped."""
     r = report.recommendation
     windows = sum(event.kind != "start" for event in report.events)
     spent = "" if report.seconds is None else f", {duration(report.seconds)}"

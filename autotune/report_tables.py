@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from autotune.records import BASELINE, Interval, LoadChoice, Recommendation, Record, Status
-from autotune.report_data import Load, Report, Row, Span, best_row
+from autotune.report_data import Load, Report, Row, Span, best_row, span
 from autotune.wording import tiers_text
 
 NOT_MEASURED = "–"  # in a cell
 
 
 class Table(Record):
-    """Cells as text; `text` counts the leading columns that are words, the others are numbers."""
+    """Cells as text. The first `text` columns and the last `tail` are words, the others numbers."""
 
     heading: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     text: int = 1
+    tail: int = 0
     caption: str | None = None
+
+    def is_number(self, column: int) -> bool:
+        return self.text <= column < len(self.heading) - self.tail
 
 
 # ------------------------------------------------------------------------------ the answer
@@ -53,8 +57,8 @@ def detail(report: Report) -> str:
         return f"Nothing measured is faster than no speculation{within}.{best}"
     if r.speedup is None:
         return f"Stopped because {r.stopped_because}."
-    over = " Over all loads, geometric mean." if len(r.per_concurrency) > 1 else ""
-    return f"{sure(r.speedup)} against no speculation{within}.{over}"
+    over = ": one setting for all loads, geometric mean" if len(r.per_concurrency) > 1 else ""
+    return f"{sure(r.speedup)} against no speculation{within}{over}."
 
 
 def _recorded_headline(report: Report) -> str:
@@ -73,9 +77,7 @@ def _each_load(best: Sequence[Row]) -> str:
 
 def sure(interval: Interval) -> str:
     """ "2.34x [2.22, 2.48] at 95 % confidence"."""
-    return f"{factor(Span(**interval.model_dump(include={'value', 'low', 'high'})))} at " + (
-        f"{interval.confidence:.0%} confidence"
-    )
+    return f"{factor(span(interval))} at {interval.confidence:.0%} confidence"
 
 
 # ---------------------------------------------------------------------------------- tables
@@ -93,14 +95,14 @@ def load_table(report: Report) -> Table:
             (
                 load_text(base.concurrency),
                 f"{best.method} N={best.n}" if best else "no speculation",
-                best.status if best else NOT_MEASURED,
-                factor(best.speedup) if best else NOT_MEASURED,
-                number(best.rate, ",.1f") if best else NOT_MEASURED,
+                factor(best.speedup if best else None),
+                number(best.rate if best else None, ",.1f"),
                 number(base.output_tokens_per_second, ",.1f"),
+                best.status if best else NOT_MEASURED,
             )
         )
-    heading = ("Concurrency", "Fastest", "Evidence", "Speed-up", "tok/s", "Baseline tok/s")
-    return Table(heading=heading, rows=tuple(rows), text=3)
+    heading = ("Load", "Fastest", "Speed-up", "tok/s", "Baseline tok/s", "Evidence")
+    return Table(heading=heading, rows=tuple(rows), text=2, tail=1)
 
 
 def _choices(report: Report, r: Recommendation) -> Table:
@@ -109,24 +111,21 @@ def _choices(report: Report, r: Recommendation) -> Table:
 
     def row(c: LoadChoice) -> tuple[str, ...]:
         at = chosen.get((c.method, c.num_speculative_tokens, c.concurrency))
-        speedup = Span(value=c.speedup.value, low=c.speedup.low, high=c.speedup.high) if (
-            c.speedup
-        ) else None  # fmt: skip
         kept = {True: "kept", False: "missed", None: NOT_MEASURED}[c.meets_limits]
         return (
             load_text(c.concurrency),
             choice_text(c),
-            c.status.value if c.status else NOT_MEASURED,
-            factor(speedup),
+            factor(span(c.speedup)),
             number(at.rate if at else None, ",.1f"),
             number(rates.get(c.concurrency), ",.1f"),
+            c.status.value if c.status else NOT_MEASURED,
             *((kept,) if r.limits else ()),
         )
 
-    heading = ("Concurrency", "Choice", "Evidence", "Speed-up", "tok/s", "Baseline tok/s")
+    heading = ("Load", "Choice", "Speed-up", "tok/s", "Baseline tok/s", "Evidence")
     limits = ("Limits",) if r.limits else ()
     rows = tuple(row(c) for c in r.per_concurrency)
-    return Table(heading=(*heading, *limits), rows=rows, text=3)
+    return Table(heading=(*heading, *limits), rows=rows, text=2, tail=1 + len(limits))
 
 
 def choice_text(c: LoadChoice) -> str:
@@ -142,7 +141,7 @@ def measured_table(report: Report) -> Table | None:
     columns: list[tuple[str, Callable[[Row], str]]] = [
         ("Method", lambda r: r.method),
         ("N", lambda r: str(r.n)),
-        ("Conc.", lambda r: load_text(r.load)),
+        ("Load", lambda r: load_text(r.load)),
         ("Evidence", lambda r: r.status),
         ("tok/s", lambda r: number(r.rate, ",.1f")),
         ("Speed-up", lambda r: factor(r.speedup)),
@@ -171,7 +170,7 @@ def acceptance_table(report: Report) -> Table | None:
         [
             ("Method", lambda r: r.method),
             ("N", lambda r: str(r.n)),
-            ("Conc.", lambda r: load_text(r.load)),
+            ("Load", lambda r: load_text(r.load)),
             ("Length", lambda r: number(r.acceptance_length and r.acceptance_length.value)),
             *((str(i + 1), at(i)) for i in range(width)),
         ],
@@ -194,12 +193,12 @@ def trial_table(r: Recommendation) -> Table | None:
                 str(at.num_speculative_tokens),
                 number(at.output_tokens_per_second, ",.1f"),
                 number(at.static_output_tokens_per_second, ",.1f"),
-                _of(at.versus_static),
-                _of(at.speedup),
+                factor(span(at.versus_static)),
+                factor(span(at.speedup)),
             )
         )
     static = f"N={trial.static_num_speculative_tokens}"
-    heading = ("Concurrency", "Note", "N", "tok/s", f"tok/s, {static}", f"Against {static}",
+    heading = ("Load", "Note", "N", "tok/s", f"tok/s, {static}", f"Against {static}",
                "Speed-up")  # fmt: skip
     return Table(heading=heading, rows=tuple(rows), text=2)
 
@@ -226,7 +225,7 @@ def predicted_table(report: Report) -> Table | None:
     columns: list[tuple[str, Callable[[Row], str]]] = [
         ("Method", lambda r: r.method),
         ("N", lambda r: str(r.n)),
-        ("Conc.", lambda r: load_text(r.load)),
+        ("Load", lambda r: load_text(r.load)),
         ("Predicted speed-up", lambda r: factor(r.predicted)),
     ]
     return _table(rows, columns, text=1)
@@ -247,8 +246,11 @@ def start_table(report: Report) -> Table | None:
 
 
 def facts_table(report: Report) -> Table:
-    rows = tuple((name, value or "not known") for name, value in report.facts)
-    return Table(heading=("", ""), rows=rows, text=2)
+    """What is known, and the names of what is not."""
+    rows = [(name, value) for name, value in report.facts if value is not None]
+    unknown = [name for name, value in report.facts if value is None]
+    rows += [("Not known", ", ".join(unknown))] if unknown else []
+    return Table(heading=("", ""), rows=tuple(rows), text=2)
 
 
 def _table(
@@ -280,12 +282,6 @@ def factor(found: Span | None, *, interval: bool = True) -> str:
     if not interval or found.low is None or found.high is None:
         return f"{found.value:.2f}x"
     return f"{found.value:.2f}x [{found.low:.2f}, {found.high:.2f}]"
-
-
-def _of(interval: Interval | None) -> str:
-    if interval is None:
-        return NOT_MEASURED
-    return factor(Span(value=interval.value, low=interval.low, high=interval.high))
 
 
 def load_text(load: Load) -> str:

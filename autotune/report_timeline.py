@@ -13,10 +13,11 @@ from autotune.wording import duration
 
 PATTERNS = {START: "/", "search": "", "reference": ".", "confirm": "x", "greedy": "-"}
 ROW_HEIGHT = 26  # pixels
-UNITS = {
-    "clock": "minutes since the first start",
-    "cost": "minutes, as the engine counts them",
-    "order": "events in order: the engine counts no time",
+SHORT_SECONDS = 300.0  # runs up to this are shown in seconds
+AXES = {
+    "clock": "by the clock, from the first start on",
+    "cost": "one after the other, by what the engine says each took",
+    "order": "in order; the engine tells no times",
 }
 
 
@@ -25,12 +26,14 @@ def timeline(report: Report, marks: Marks) -> Figure | None:
     if not report.events:
         return None
     arms = list(dict.fromkeys(event.arm for event in report.events))
-    scale = 1.0 if report.axis == "order" else 1 / 60
+    short = max(event.begin + event.seconds for event in report.events) < SHORT_SECONDS
+    scale = 1.0 if report.axis == "order" or short else 1 / 60
     traces = []
     for kind in PATTERNS:
-        own = [event for event in report.events if event.kind == kind]
-        if own:
-            traces.append(_bars(own, kind, marks, scale, report.axis))
+        for method in dict.fromkeys(event.method for event in report.events):
+            own = [e for e in report.events if (e.kind, e.method) == (kind, method)]
+            if own:  # one colour a trace: patterns take no list of them
+                traces.append(_bars(own, kind, marks.colour(method), scale, report.axis))
     broken = [event for event in report.events if event.error is not None]
     if broken:
         traces.append(_crosses(broken, scale))
@@ -40,22 +43,22 @@ def timeline(report: Report, marks: Marks) -> Figure | None:
         "ticktext": [escape(arm_label(arm)) for arm in arms], "tickfont": {"size": 11},
     }  # fmt: skip
     height = 70 + ROW_HEIGHT * len(arms)
-    figure = layout(UNITS[report.axis], "", xaxis={"showgrid": True, "rangemode": "tozero"},
+    unit = "" if report.axis == "order" else "seconds" if short else "minutes"
+    figure = layout(unit, "", xaxis={"showgrid": True, "rangemode": "tozero"},
                     yaxis=rows, height=height, barmode="overlay", bargap=0.3)  # fmt: skip
     return {"data": traces, "layout": figure}
 
 
-def _bars(events: list[Event], kind: str, marks: Marks, scale: float, axis: str) -> Trace:
-    colours = [marks.colour(event.method) for event in events]
+def _bars(events: list[Event], kind: str, colour: str, scale: float, axis: str) -> Trace:
     return {
         "type": "bar", "orientation": "h", "name": kind, "y": [event.arm for event in events],
         "base": [event.begin * scale for event in events],
         "x": [event.seconds * scale for event in events],
         "text": [_words(event, axis) for event in events], "hoverinfo": "text",
         "textposition": "none",
-        "marker": {"color": colours, "line": {"color": "@page", "width": 0.5},
-                   "pattern": {"shape": PATTERNS[kind], "fgcolor": "@page", "size": 5,
-                               "solidity": 0.35}},
+        "marker": {"color": colour, "line": {"width": 0},
+                   "pattern": {"shape": PATTERNS[kind], "fillmode": "overlay",
+                               "fgcolor": "@page", "size": 5, "solidity": 0.35}},
     }  # fmt: skip
 
 
