@@ -27,6 +27,7 @@ from autotune.records import (
     Target,
     Workload,
 )
+from autotune.variables import engine_variables
 from autotune.workload import held_out_warning, load_workload, workload_warnings
 
 Effort = Literal["fast", "default", "rigorous"]
@@ -121,6 +122,7 @@ def _open_plan(request: Request, engine: Engine) -> Plan:
         settings=settings,
         environment=probe_environment(engine=info),
         engine_options=engine.identity(),
+        variables=engine_variables(info),
         warnings=(*warnings, *workload_warnings(workload), *shared),
     )
 
