@@ -31,7 +31,7 @@ def recommendation_of(study: StoredStudy) -> Recommendation:
 
 
 def export(r: Recommendation, form: str) -> str:
-    """The text of one of FORMS, without a line end. Raises ConfigurationError where it cannot be."""
+    """The text of one of FORMS, without a line end. Raises ConfigurationError for a refusal."""
     if form != "json":
         _require_servable(r)
     return WRITERS[form](r).removesuffix("\n")
@@ -42,10 +42,8 @@ def remarks(r: Recommendation, form: str) -> tuple[str, ...]:
     if form in ("json", "env"):
         return ()
     _, found = served_engine_args(r)
-    if form != "speculative-config" and r.variables:
-        said = form in (*IN_A_CONTAINER, "recipe")
-        names = ", ".join(r.variables)
-        found += () if said else (f"measured with {names}: --format env writes them",)
+    if form in ("command", "config") and r.variables:
+        found += (f"measured with {', '.join(r.variables)}: --format env writes them",)
     if form in IN_A_CONTAINER and r.model.startswith((".", "/", "~")):
         found += (f"the container needs a volume with {r.model}",)
     return found
@@ -74,10 +72,22 @@ def _require_servable(r: Recommendation) -> None:
             " cannot be served with --data-parallel-size above 1",
             hint="run it again with --no-schedule",
         )
-    if serve_args(config) != tuple(r.vllm_serve_args) and config is not None:
+    if not _agree(r):
         raise ConfigurationError(
             f"study {r.study} contradicts itself: vllm_serve_args is not its speculative_config"
         )
+
+
+def _agree(r: Recommendation) -> bool:
+    """Whether the arguments say what the speculative config says."""
+    arguments = r.vllm_serve_args
+    if r.speculative_config is None or len(arguments) != 2:
+        return serve_args(r.speculative_config) == arguments
+    try:
+        said = json.loads(arguments[1])
+    except ValueError:
+        return False
+    return arguments[0] == "--speculative-config" and bool(said == r.speculative_config)
 
 
 def _json(r: Recommendation) -> str:

@@ -55,7 +55,7 @@ def helm_values(r: Recommendation) -> str:
 def kubernetes_manifests(r: Recommendation) -> str:
     """A Deployment and its Service for `kubectl apply -f FILE`."""
     image, tag, device = _image(r)
-    name, labels = _name(r), {"app.kubernetes.io/name": _name(r)}
+    name = _name(r)
     arguments = [_literal(r.model), "--host", "0.0.0.0", "--port", str(PORT), *_arguments(r)]
     resources = {"limits": {device: str(_devices(r))}} if device else {}
     container = {
@@ -76,18 +76,18 @@ def kubernetes_manifests(r: Recommendation) -> str:
     deployment = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": name, "labels": labels},
+        "metadata": {"name": name, "labels": _labels(r)},
         "spec": {
             "replicas": 1,
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": pod},
+            "selector": {"matchLabels": _labels(r)},
+            "template": {"metadata": {"labels": _labels(r)}, "spec": pod},
         },
     }
     service = {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": name},
-        "spec": {"selector": labels, "ports": [{"port": PORT, "targetPort": PORT}]},
+        "spec": {"selector": _labels(r), "ports": [{"port": PORT, "targetPort": PORT}]},
     }
     usage = "kubectl apply -f THIS_FILE.yaml (weights: add a volume or a token as you need)"
     return about(r, usage) + "---\n".join(map(as_yaml, (deployment, service)))
@@ -133,6 +133,10 @@ def _devices(r: Recommendation) -> int:
     for size in sizes:
         count *= size
     return count
+
+
+def _labels(r: Recommendation) -> dict[str, str]:
+    return {"app.kubernetes.io/name": _name(r)}
 
 
 def _name(r: Recommendation) -> str:

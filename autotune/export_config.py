@@ -1,8 +1,8 @@
 """A recommendation as a file for `vllm serve --config`, and its environment as a shell script.
 
 vLLM makes `--key value` of each entry: true is a bare flag, a list is several values, a mapping is
-JSON. `no-x: true` is written for `--no-x`, which every version of vLLM reads alike; `x: false` is
-dropped by older ones without a word.
+JSON. `no-x: true` is written for `--no-x`: `vllm serve` (0.32) drops `x: false` without a word,
+where `python -m vllm.entrypoints.openai.api_server` honours it.
 """
 
 from __future__ import annotations
@@ -113,8 +113,14 @@ def flat_arguments(r: Recommendation) -> tuple[str, ...]:
 
 
 def _arguments(key: str, value: Any) -> list[str]:
-    if isinstance(value, bool):
-        return [f"--{key}" if value else f"--no-{key}"]
+    if value is False:
+        raise ConfigurationError(
+            f"{key}: false in the --config file means --no-{key} to one start of vLLM and nothing"
+            " to another",
+            hint=f"write no-{key}: true there, and measure again",
+        )
+    if value is True:
+        return [f"--{key}"]
     if isinstance(value, list):
         return [f"--{key}", *map(str, value)] if value else []
     return [f"--{key}", json.dumps(value) if isinstance(value, dict) else str(value)]
@@ -153,7 +159,7 @@ def _value(key: str, option: Option) -> Any:
     values = [_scalar(value) for value in option.values]
     if not option.dotted and not all(is_value(str(value)) for value in values):
         raise ConfigurationError(
-            f"{option.tokens[0]} has no place in a config file: vLLM would read the value as a flag",
+            f"{option.tokens[0]} has no place in a config file: its value reads as a flag there",
             hint="use --format command",
         )
     if len(values) > 1:
