@@ -33,6 +33,7 @@ lint: install ## ruff and mypy
 
 docs: install ## write the generated documents again
 	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/published.py
 
 install: $(VENV)/.installed ## spectune and its development tools
 

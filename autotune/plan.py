@@ -31,6 +31,7 @@ from autotune.records import (
     Workload,
 )
 from autotune.speculative_options import parse_options
+from autotune.variables import engine_variables
 from autotune.workload import held_out_warning, load_workload, workload_warnings
 
 Effort = Literal["fast", "default", "rigorous"]
@@ -142,6 +143,7 @@ def _open_plan(request: Request, engine: Engine) -> Plan:
         settings=settings,
         environment=probe_environment(engine=info),
         engine_options=engine.identity(),
+        variables=engine_variables(info),
         warnings=(*discovered, *warnings, *workload_warnings(workload), *shared),
     )
     return with_fault_warnings(plan, info)

@@ -232,6 +232,7 @@ class Plan(Record):
     environment: Environment = Environment()
     engine_options: dict[str, Any] = Field(default_factory=dict)  # recording digest, simulator, ...
     sends_prompts: bool = True  # False: a recording or a simulation, the prompts stand for nothing
+    variables: dict[str, str] | None = None  # of the engine's environment: variables.py
     warnings: tuple[str, ...] = ()  # found while planning, repeated in the recommendation
 
     def is_live(self, space: MethodSpace) -> bool:
@@ -242,7 +243,8 @@ class Plan(Record):
     def sha256(self) -> str:
         """Identity of a study, limits left out: a resumed run may get more time and candidates."""
         # reasons for skipping may depend on the network; the spaces hold what matters
-        content = self.model_dump(mode="json", exclude={"workload", "warnings", "skipped"})
+        left_out = {"workload", "warnings", "skipped", "variables"}
+        content = self.model_dump(mode="json", exclude=left_out)
         for space in content["spaces"]:
             space.pop("prior")  # it guides the search and changes no figure
             space.pop("next_length")  # what could be tried beside them changes nothing
@@ -641,6 +643,7 @@ class Recommendation(Record):
     exhausted: bool  # False: more time or more engine starts could still change the answer
     vllm_serve_args: tuple[str, ...]
     engine_args: tuple[str, ...] = ()
+    variables: dict[str, str] | None = None  # set for the engine; None: no engine, or not recorded
     warnings: tuple[str, ...] = ()
 
     @computed_field  # type: ignore[prop-decorator]
@@ -649,6 +652,9 @@ class Recommendation(Record):
         """The ready command line, shell-quoted; None where the drafter's config is not known."""
         import shlex
 
+        from autotune.serve_args import served_engine_args
+
         if self.method != BASELINE and self.speculative_config is None:
             return None
-        return shlex.join(["vllm", "serve", self.model, *self.engine_args, *self.vllm_serve_args])
+        engine_args, _ = served_engine_args(self)
+        return shlex.join(["vllm", "serve", self.model, *engine_args, *self.vllm_serve_args])
