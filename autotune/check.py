@@ -1,7 +1,7 @@
 """`spectune check`: two sides, a verdict for every metric and load, and one outcome.
 
-    documents (check_documents.py) or windows (check_measure.py) -> CheckSide
-    -> comparable.py: may they be compared? -> check_questions.py -> verdicts.py -> CheckReport
+documents (check_documents.py) or windows (check_measure.py) -> CheckSide
+-> comparable.py: may they be compared? -> check_questions.py -> verdicts.py -> CheckReport
 """
 
 from __future__ import annotations

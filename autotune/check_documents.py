@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from autotune import check_recording, stats
 from autotune.errors import ConfigurationError
-from autotune.records import BASELINE, CheckReport, CheckRow, CheckSide, Figure
+from autotune.records import BASELINE, CheckReport, CheckRow, CheckSide, Figure, PromptDrafts
 
 KINDS = ("spectune.recommendation", "spectune.recording", "spectune.check")
 VERSION = 1
@@ -64,6 +64,7 @@ class Candidate(Lenient):
     per_position_acceptance_intervals: tuple[dict[str, float], ...] | None = None
     tpot_p50_seconds: Positive | None = None
     ttft_p50_seconds: Positive | None = None
+    prompts: tuple[PromptDrafts, ...] = ()
 
 
 class Baseline(Lenient):
@@ -218,11 +219,12 @@ def _candidate_row(
         concurrency=c.concurrency,
         method=c.method,
         num_speculative_tokens=n,
-        chosen=choice is not None and (choice.method, choice.num_speculative_tokens)
-        == (c.method, n),
+        chosen=choice is not None
+        and (choice.method, choice.num_speculative_tokens) == (c.method, n),
         speedup=speedup,
         throughput=single(rate, noise),
         acceptance_length=_length(c, noise),
+        prompts=c.prompts,
         position_rates=_rates(c, noise),
         latencies={
             name: Figure(value=value, sd=noise, assumed=True)

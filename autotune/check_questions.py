@@ -80,21 +80,22 @@ def _figure(
 
 
 def _acceptance(subject: str, row: CheckRow, now: CheckRow) -> Iterator[Question]:
-    """Paired by prompt where both sides know their prompts' counts, else from the intervals."""
-    paired = check_pairs.paired(row.prompts, now.prompts)
-    load, n = row.concurrency, row.num_speculative_tokens
-    if paired is None:
-        yield from _figure(
-            "acceptance_length", subject, load, row.acceptance_length, now.acceptance_length
-        )
-        for i, (one, other) in enumerate(
-            zip(row.position_rates, now.position_rates, strict=False), start=1
-        ):
-            yield from _figure(f"position_p{i}", subject, load, one, other)
+    """From the intervals of both sides, or paired by prompt: whichever is sharper.
+
+    On the same prompts that is pairing, by far. Where few prompts are common it may not be.
+    """
+    load, paired = row.concurrency, check_pairs.paired(row.prompts, now.prompts)
+    alone = [*_figure("acceptance_length", subject, load, row.acceptance_length,
+                      now.acceptance_length)]  # fmt: skip
+    for i, pair in enumerate(zip(row.position_rates, now.position_rates, strict=False), start=1):
+        alone += _figure(f"position_p{i}", subject, load, *pair)
+    known = alone[0].effect if alone else None
+    if paired is None or (known is not None and known.sd < paired.length.sd):
+        yield from alone
         return
     note = f"paired by {paired.prompts} prompts"
     yield Question("acceptance_length", load, subject, *paired.lengths, paired.length, note)
-    for i in range(min(n, len(paired.positions))):
+    for i in range(min(row.num_speculative_tokens, len(paired.positions))):
         yield Question(
             f"position_p{i + 1}", load, subject, *paired.rates[i], paired.positions[i], note
         )
@@ -145,13 +146,15 @@ def _best(row: CheckRow, now: CheckRow, side: CheckSide) -> Iterator[Question]:
     subject = name(row.method, row.num_speculative_tokens)
     if change < 0:
         note = f"{rival} is {math.expm1(-change):.1%} faster now"
+    elif [other.method for other in rivals] == [BASELINE]:
+        note = "still ahead of no speculation; no other N was measured"
     else:
         note = f"still ahead of {rival}, the best of {len(rivals)} others"
     yield Question(
         "recommendation",
         row.concurrency,
         subject,
-        best.speedup.value,
+        None,
         ours.value,
         answer._replace(change=min(change, 0.0)),  # being further ahead is no news
         note,

@@ -61,9 +61,7 @@ def _answer(engine: ReplayEngine, method: str, n: int, load: int | None) -> Wind
     arm = Arm(method=method, num_speculative_tokens=n)
     target = Target(model=engine.recording.model)
     session: Session = engine.open(target, arm, lambda text: None)
-    block = Block(
-        role=BlockRole.SEARCH, index=0, concurrency=load, prompts=(), sampling=Sampling()
-    )
+    block = Block(role=BlockRole.SEARCH, index=0, concurrency=load, prompts=(), sampling=Sampling())
     return session.run(block)
 
 

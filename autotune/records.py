@@ -473,6 +473,14 @@ class Status(StrEnum):
     SKIPPED = "skipped"
 
 
+class PromptDrafts(Record):
+    """Drafts of one prompt's answers, summed: what two measurements can be paired by."""
+
+    prompt_id: str
+    num_drafts: int = Field(ge=1)
+    accepted_per_pos: tuple[int, ...]
+
+
 class CandidateResult(Record):
     method: str
     num_speculative_tokens: int | None
@@ -496,6 +504,7 @@ class CandidateResult(Record):
     share_within_limits: float | None = None  # of requests; None without limits
     goodput_requests_per_second: float | None = None  # requests within the limits, as vLLM counts
     flags: tuple[str, ...] = ()  # what to know about the acceptance figures: acceptance_flags.py
+    prompts: tuple[PromptDrafts, ...] = ()  # of a confirmed one: a later check is paired by them
     error: str | None = None
     reason: str | None = None
 
@@ -652,14 +661,6 @@ class Figure(Record):
     freedom: float | None = None  # degrees of freedom of `sd`; None: taken as known
     assumed: bool = False  # the source carries no spread, the field's noise stands for it
     count: int | None = None  # independent units behind it
-
-
-class PromptDrafts(Record):
-    """Drafts of one prompt's answers, summed: what two measurements can be paired by."""
-
-    prompt_id: str
-    num_drafts: int = Field(ge=1)
-    accepted_per_pos: tuple[int, ...]
 
 
 class CheckRow(Record):
