@@ -159,6 +159,7 @@ def recommended_side(document: Any, source: str, noise: float = stats.ASSUMED_NO
         method=d.method,
         num_speculative_tokens=d.num_speculative_tokens,
         rows=tuple(rows),
+        per_load=True,
         faults=faults(rows),
     )
 

@@ -64,6 +64,7 @@ class Effort(NamedTuple):
     blocks: int = BLOCKS
     cycles: int = CYCLES
     budget_seconds: float | None = None
+    all_cycles: bool = False  # measure on although everything is sure: for a golden value
 
 
 class Configuration(NamedTuple):
@@ -240,9 +241,9 @@ def _measure(
         )
         words = ", ".join(f"{v.metric} {v.word}" for v in verdicts if v.gates)
         bench.lab.progress(f"look after {look} cycles: {words}")
-        if is_sure(verdicts) or look == effort.cycles:
+        if look == effort.cycles or (is_sure(verdicts) and not effort.all_cycles):
             break
-        if more_is_in_vain(verdicts, reference, side):
+        if not effort.all_cycles and more_is_in_vain(verdicts, reference, side):
             bench.lab.progress("the reference's own uncertainty is what is left")
             break
         per_cycle = bench.lab.elapsed_seconds() / look
@@ -325,7 +326,9 @@ def chosen_for(reference: CheckSide, configuration: Configuration, plan: Plan) -
         raise ConfigurationError(
             f"{reference.source} holds no figures of {key[0]} N={key[1]} at the loads to check"
         )
-    return reference.model_copy(update={"rows": rows, "faults": faults(list(rows))})
+    return reference.model_copy(
+        update={"rows": rows, "per_load": False, "faults": faults(list(rows))}
+    )
 
 
 def measured_side(
@@ -349,5 +352,6 @@ def measured_side(
         method=configuration.space.method,
         num_speculative_tokens=configuration.n,
         rows=rows,
+        per_load=False,
         faults=faults(list(rows)),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from autotune import check_pairs
@@ -34,11 +34,15 @@ class Question(NamedTuple):
 def questions(reference: CheckSide, measured: CheckSide, same_machine: bool) -> list[Question]:
     """Everything that both sides can answer about the reference's choices."""
     rows = {row.key: row for row in measured.rows}
+    chosen = [row for row in reference.rows if row.chosen]
     asked: list[Question] = []
-    for row in reference.rows:
-        if row.chosen:
-            asked += _of_row(row, rows.get(row.key), measured, same_machine)
-    return asked + _over_loads(asked)
+    for row in chosen:
+        asked += _of_row(row, rows.get(row.key), measured, same_machine)
+    asked += _over_loads(asked)
+    groups = [[row] for row in chosen] if reference.per_load else [chosen]
+    for group in groups:
+        asked += _best(group, measured)
+    return asked
 
 
 def _of_row(
@@ -59,7 +63,6 @@ def _of_row(
     yield from _acceptance(subject, row, now)
     if now.greedy is not None and now.greedy.compared:
         yield _greedy(subject, row, now.greedy)
-    yield from _best(row, now, side)
 
 
 def name(method: str, n: int) -> str:
@@ -125,39 +128,56 @@ def _greedy(subject: str, row: CheckRow, now: GreedyCheck) -> Question:
     return Question("greedy", row.concurrency, subject, reference, equal, answer, note)
 
 
-def _best(row: CheckRow, now: CheckRow, side: CheckSide) -> Iterator[Question]:
-    """Would another configuration now win? The best rival, corrected for being picked as best."""
-    rivals = [
-        other
-        for other in side.rows
-        if other.concurrency == row.concurrency and other.key != row.key and other.speedup
-    ]
-    if now.speedup is None or not rivals:
+def _best(chosen: Sequence[CheckRow], side: CheckSide) -> Iterator[Question]:
+    """Would another configuration now win? Over the loads of `chosen`, which are one choice.
+
+    The best rival is taken, and the test corrected for its being picked as the best.
+    """
+    if not chosen:
         return
-    best = max(rivals, key=lambda rival: _value(rival.speedup) or 0.0)
-    if best.speedup is None:
+    loads = [row.concurrency for row in chosen]
+    speedups = {row.key: row.speedup for row in side.rows if row.speedup is not None}
+    keys = {(method, n) for method, n, _ in speedups}
+    means = {
+        key: _geometric([speedups[*key, load] for load in loads])
+        for key in keys
+        if all((*key, load) in speedups for load in loads)
+    }
+    ours = (chosen[0].method, chosen[0].num_speculative_tokens)
+    rivals = [key for key in means if key != ours]
+    if ours not in means or not rivals:
         return
-    ours = now.speedup
-    change = math.log(ours.value / best.speedup.value)
-    freedom = welch([(f.sd, f.freedom) for f in (ours, best.speedup)])
-    sd = math.hypot(ours.sd, best.speedup.sd)
-    answer = _picked(Effect(change, sd, freedom, assumed=True), len(rivals))
-    rival = name(best.method, best.num_speculative_tokens)
-    subject = name(row.method, row.num_speculative_tokens)
+    best = max(rivals, key=lambda key: (means[key].value, -key[1]))
+    one, other = means[best], means[ours]
+    change = math.log(other.value / one.value)
+    answer = effect(one, other, METRICS["recommendation"])._replace(assumed=True)
     if change < 0:
-        note = f"{rival} is {math.expm1(-change):.1%} faster now"
-    elif [other.method for other in rivals] == [BASELINE]:
+        note = f"{name(*best)} is {math.expm1(-change):.1%} faster now"
+    elif {method for method, _ in rivals} == {BASELINE}:
         note = "still ahead of no speculation; no other N was measured"
     else:
-        note = f"still ahead of {rival}, the best of {len(rivals)} others"
+        note = f"still ahead of {name(*best)}, the best of {len(rivals)} others"
     yield Question(
         "recommendation",
-        row.concurrency,
-        subject,
+        loads[0] if len(loads) == 1 else None,
+        name(*ours),
         None,
-        ours.value,
-        answer._replace(change=min(change, 0.0)),  # being further ahead is no news
+        other.value,
+        # being further ahead is no news
+        _picked(answer, len(rivals))._replace(change=min(change, 0.0)),
         note,
+        all_loads=len(loads) > 1,
+    )
+
+
+def _geometric(figures: Sequence[Figure]) -> Figure:
+    """Geometric mean of independent figures."""
+    errors = [(figure.sd / len(figures), figure.freedom) for figure in figures]
+    return Figure(
+        value=math.exp(math.fsum(math.log(f.value) for f in figures) / len(figures)),
+        sd=math.hypot(*(sd for sd, _ in errors)),
+        freedom=welch(errors),
+        assumed=any(figure.assumed for figure in figures),
     )
 
 

@@ -53,6 +53,7 @@ def recorded_side(path: str | Path, noise: float) -> CheckSide:
         method=method,
         num_speculative_tokens=n,
         rows=rows,
+        per_load=True,
     )
 
 

@@ -33,6 +33,7 @@ from autotune.records import (
     Window,
 )
 
+PAIRED = 64  # prompts whose counts a later check is paired by; more would bloat the document
 # mean and sd of ln(speedup) by method, N and load
 Predictions = dict[tuple[str, int, str], tuple[float, float]]
 
@@ -169,7 +170,7 @@ def _measured(evidence: Evidence, key: Key, load: Load) -> CandidateResult:
         baseline_output_tokens_per_second=mean_rate(base),
         speedup=speedup,
         **_acceptance(knowledge, key, load, windows),
-        prompts=prompt_drafts(windows) if confirmation is not None else (),
+        prompts=prompt_drafts(windows)[:PAIRED] if confirmation is not None else (),
         **steps,
         **_latencies(windows),
         **_limit_figures(evidence.plan.settings.limits, windows),

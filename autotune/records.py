@@ -701,6 +701,7 @@ class CheckSide(Record):
     method: str
     num_speculative_tokens: int
     rows: tuple[CheckRow, ...]
+    per_load: bool  # the chosen rows are each load's own choice; else one choice for all loads
     faults: tuple[str, ...] = ()  # why it must not be a golden value
 
 

@@ -25,7 +25,8 @@ STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 MEASURING = (
     "recording", "simulation", "replay_noise", "model", "workload", "max_concurrency",
     "num_prompts", "prompts_per_block", "max_tokens", "temperature", "budget", "cycles",
-    "blocks", "vllm_python", "log_dir", "start_timeout", "request_timeout", "catalog", "top_p",
+    "blocks", "all_cycles", "vllm_python", "log_dir", "start_timeout", "request_timeout",
+    "catalog", "top_p", "seed",
 )  # fmt: skip
 
 
@@ -55,6 +56,8 @@ MEASURING = (
         help="Most cycles of baseline, configuration, configuration, baseline.")  # fmt: skip
 @engine("--blocks", type=click.IntRange(2), default=8, show_default=True,
         help="Blocks of prompts in each of them.")  # fmt: skip
+@engine("--all-cycles", is_flag=True,
+        help="Measure on when all is sure: for a golden value (-o).")  # fmt: skip
 @engine("--model", metavar="NAME", help="Hub id or path [the reference's].")
 @engine("--workload", metavar="NAME", help="Name or JSONL file [the reference's].")
 @engine("--max-concurrency", metavar="LIST", help="Only these of the reference's loads.")
@@ -132,7 +135,7 @@ def _measure(reference: CheckSide, rules: Rules, options: dict[str, Any]) -> Che
     chosen = load_engine(options["engine"], _only(EngineOptions, options, noise="replay_noise"))
     plan, configuration = check_plan(reference, chosen, _only(CheckRequest, options))
     budget = parse_duration(options["budget"], "--budget")
-    effort = Effort(options["blocks"], options["cycles"], budget)
+    effort = Effort(options["blocks"], options["cycles"], budget, options["all_cycles"])
     with Progress() as progress:
         return check_engine(reference, plan, configuration, chosen, rules, effort, progress)
 
