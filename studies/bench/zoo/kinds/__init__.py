@@ -1,0 +1,1 @@
+"""The kinds of checkpoints, one file each: `USES`, kinds needed first, and `make`, the recipe."""
