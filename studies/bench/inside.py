@@ -7,7 +7,7 @@ start runs our scheduler, as under `vllm serve`.
 usage: python studies/bench/inside.py JOBS.json RESULT.json
 JOBS: a list of {"name", "target", "spaces": MethodSpaces}. RESULT: by name, {"none": texts,
 METHOD: {"fresh" and, where N can be switched, "live": {N: {"drafts", "draft_tokens", "accepted"
-(per position), "texts"}}}}.
+(per position), "tokens" (of the answers), "texts"}}}}.
 """
 
 from __future__ import annotations
@@ -121,7 +121,9 @@ def answer(llm: Any) -> dict[str, Any]:
     outputs = llm.chat(chats, sampling, use_tqdm=False)
     after = counters(llm)
     delta = {name: _difference(value, before.get(name)) for name, value in after.items()}
-    return {**delta, "texts": [output.outputs[0].text for output in outputs]}
+    answers = [output.outputs[0] for output in outputs]
+    tokens = sum(len(one.token_ids) for one in answers)
+    return {**delta, "tokens": tokens, "texts": [one.text for one in answers]}
 
 
 def counters(llm: Any) -> dict[str, Any]:

@@ -20,10 +20,18 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ZOO = HERE.parents[2] / ".zoo"
 SHARED = ("language.py", "layers.py", "saving.py", "training.py")  # part of every recipe
-KINDS = (  # the slowest ones early
-    "target", "mimo", "gemma4", "draft",
-    "dflash", "eagle3", "eagle", "gemma4_assistant", "medusa", "pard",
-)  # fmt: skip
+USES: dict[str, tuple[str, ...]] = {  # by kind, the kinds it is trained with; slow ones early
+    "target": (),
+    "mimo": (),
+    "gemma4": (),
+    "draft": (),
+    "dflash": ("target",),
+    "eagle3": ("target",),
+    "eagle": ("target",),
+    "gemma4_assistant": ("gemma4",),
+    "medusa": ("target",),
+    "pard": ("target", "draft"),
+}
 WORKERS = 2  # each trains on one thread
 
 Say = Callable[[str], None]
@@ -34,9 +42,14 @@ def checkpoint(kind: str, zoo: Path = ZOO, say: Say = print) -> Path:
     return checkpoints([kind], zoo, say)[kind]
 
 
-def checkpoints(kinds: Iterable[str] = KINDS, zoo: Path = ZOO, say: Say = print) -> dict[str, Path]:
-    """Folders by kind, of all the kinds and of those they use. What is there is not made again."""
-    wanted = list(dict.fromkeys(name for kind in kinds for name in (*uses(kind), kind)))
+def checkpoints(
+    kinds: Iterable[str] = tuple(USES), zoo: Path = ZOO, say: Say = print
+) -> dict[str, Path]:
+    """Folders by kind, of all the kinds and of those they use. What is there is not made again.
+
+    Raises KeyError for an unknown kind.
+    """
+    wanted = list(dict.fromkeys(name for kind in kinds for name in (*USES[kind], kind)))
     folders = {kind: zoo / f"{kind}-{digest(kind)}" for kind in wanted}
     missing = [kind for kind in wanted if not folders[kind].is_dir()]
     if missing:
@@ -44,17 +57,10 @@ def checkpoints(kinds: Iterable[str] = KINDS, zoo: Path = ZOO, say: Say = print)
     return folders
 
 
-def uses(kind: str) -> tuple[str, ...]:
-    """The kinds that one is trained with. Raises KeyError for an unknown kind."""
-    if kind not in KINDS:
-        raise KeyError(f"no kind {kind!r} in the zoo; there: {', '.join(KINDS)}")
-    return importlib.import_module(f"zoo.kinds.{kind}").USES
-
-
 def digest(kind: str) -> str:
     """Of the sources of the recipe and of the recipes it uses; others may change as they like."""
     files = [HERE / name for name in SHARED]
-    files += [HERE / "kinds" / f"{name}.py" for name in (*uses(kind), kind)]
+    files += [HERE / "kinds" / f"{name}.py" for name in (*USES[kind], kind)]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:10]
 
 
@@ -64,9 +70,9 @@ def _make(missing: list[str], folders: dict[str, Path], say: Say) -> None:
     context = multiprocessing.get_context("spawn")  # a fork of a process that has threads may hang
     with ProcessPoolExecutor(min(WORKERS, os.cpu_count() or 1), mp_context=context) as pool:
         while waiting or running:
-            for kind in [k for k in waiting if all(folders[u].is_dir() for u in uses(k))]:
+            for kind in [k for k in waiting if all(folders[u].is_dir() for u in USES[k])]:
                 waiting.remove(kind)
-                used = {name: folders[name] for name in uses(kind)}
+                used = {name: folders[name] for name in USES[kind]}
                 running[pool.submit(_train, kind, folders[kind], used)] = kind
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 say(f"trained {running.pop(future)} in {future.result():.0f} s")

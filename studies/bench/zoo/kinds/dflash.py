@@ -14,7 +14,6 @@ from zoo.layers import Layer, Shape
 from zoo.saving import LAYERS, drafter_config, load, save
 from zoo.training import LENGTH, ROWS, SOURCES, Teacher, optimise
 
-USES = ("target",)
 STEPS = 700
 BLOCK = 6  # tokens drafted at most
 ANCHORS = 6  # places of a sequence where it is trained to continue

@@ -8,7 +8,6 @@ from pathlib import Path
 from zoo.saving import qwen3
 from zoo.training import train_language_model
 
-USES = ()
 STEPS = 500
 
 

@@ -13,7 +13,6 @@ from zoo.layers import Layer, Shape
 from zoo.saving import drafter_config, load, save
 from zoo.training import LENGTH, ROWS, SOURCES, Teacher, optimise, unrolled
 
-USES = ("target",)
 STEPS = 300
 
 

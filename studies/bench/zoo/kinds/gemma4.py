@@ -10,7 +10,6 @@ from zoo.layers import Shape
 from zoo.saving import LAYERS, common
 from zoo.training import LENGTH, train_language_model
 
-USES = ()
 STEPS = 350
 
 

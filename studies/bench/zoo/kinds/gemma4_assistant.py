@@ -15,7 +15,6 @@ from zoo.language import BOS, EOS, PAD, batches, tokenizer
 from zoo.layers import Shape
 from zoo.training import DECAY, LENGTH, ROWS, UNROLLED, optimise
 
-USES = ("gemma4",)
 STEPS = 300
 SEEN = LENGTH - 1  # places of a sequence that are followed by a token
 

@@ -13,7 +13,6 @@ from zoo.layers import Shape
 from zoo.saving import load, save
 from zoo.training import LENGTH, ROWS, Teacher, optimise
 
-USES = ("target",)
 STEPS = 200
 HEADS = 6
 

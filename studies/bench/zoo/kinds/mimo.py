@@ -14,7 +14,6 @@ from zoo.layers import Layer, Shape
 from zoo.saving import LAYERS, common, load, save
 from zoo.training import LENGTH, ROWS, Teacher, optimise, train_language_model, unrolled
 
-USES = ()
 TARGET_STEPS, HEAD_STEPS = 350, 300
 
 

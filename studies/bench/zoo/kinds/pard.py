@@ -14,7 +14,6 @@ from zoo.language import MASK, batches, tokenizer
 from zoo.saving import load
 from zoo.training import LENGTH, ROWS, Teacher, optimise
 
-USES = ("target", "draft")
 STEPS = 400
 MASKED = 5  # positions after the first drafted one: drafts of 6 tokens
 ANCHORS = 8  # places of a sequence where it is trained to continue

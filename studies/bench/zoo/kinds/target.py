@@ -9,7 +9,6 @@ from zoo.layers import Shape
 from zoo.saving import LAYERS, qwen3
 from zoo.training import train_language_model
 
-USES = ()
 STEPS = 350
 
 
