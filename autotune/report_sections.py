@@ -150,7 +150,9 @@ def _loads(report: Report, marks: figures.Marks, keep: Keep) -> Section:
         title="Throughput against load",
         note="Of the whole engine, both axes logarithmic." if found else None,
         figures=found,
-        empty=None if found else f"Measured at one load only ({_at(report.loads[0])})."
+        empty=None
+        if found
+        else f"Measured at one load only ({_at(report.loads[0])})."
         if len(report.loads) == 1
         else "No load has both a baseline and a measured candidate.",
         legend=("baseline",) if found else (),
