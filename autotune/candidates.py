@@ -6,7 +6,7 @@ Nothing is dropped without a reason, and nothing is dropped because a fact is mi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autotune.catalog import (
@@ -20,10 +20,13 @@ from autotune.environment import EngineInfo
 from autotune.errors import ConfigurationError
 from autotune.methods import Method, all_methods, get_method
 from autotune.model_facts import ModelFacts, read_facts
+from autotune.recognise import method_of
 from autotune.records import BASELINE, MethodSpace, Skipped
+from autotune.speculative_options import Options
 
 MAX_LENGTH = 64
 BLOCKS = ("dflash", "dspark")  # methods with a trained block
+Read = Callable[[str], ModelFacts]
 LENGTHS_HINT = "write 1-8, 1,3,7 or 1-4,6"
 
 
@@ -34,21 +37,31 @@ def build_spaces(
     drafters: Mapping[str, str] | None = None,
     lengths: Sequence[int] | None = None,
     environment: EngineInfo | None = None,
+    options: Options | None = None,
+    read: Read = read_facts,
 ) -> tuple[tuple[MethodSpace, ...], tuple[Skipped, ...], tuple[str, ...]]:
     """(spaces, skipped, warnings). `methods` None: all that apply, in the order of their names.
 
     A method that the user names (or names a drafter for) and that cannot work is a
-    ConfigurationError; one that merely does not apply is Skipped with the reason.
+    ConfigurationError; one that merely does not apply is Skipped with the reason. `options`:
+    further keys of speculative_config by method; `read` gives the facts of a checkpoint.
     """
+    options = dict(options or {})
     drafters = dict(drafters or {})
     named = {get_method(name).name for name in (*(methods or ()), *drafters)}
-    wanted = [m for m in all_methods() if methods is None or m.name in methods]
+    wanted = [
+        m.with_options(options.get(m.name, {}), environment)
+        for m in all_methods()
+        if methods is None or m.name in methods
+    ]
     unused = sorted(set(drafters) - {m.name for m in wanted})
-    plan = _Plan(model, read_facts(model.model), lengths, environment)
+    plan = _Plan(model, read(model.model), lengths, environment, read)
     if unused:
         plan.warn(f"--drafter {', '.join(unused)} is not used: not among --methods")
     for method in wanted:
         plan.consider(method, drafters.get(method.name), explicit=method.name in named)
+    for name in sorted(set(options) - {space.method for space in plan.spaces}):
+        plan.warn(f"--speculative-option {name}.* is not used: {name} is not tried")
     plan.warn_unread()
     return tuple(plan.spaces), tuple(plan.skipped), tuple(dict.fromkeys(plan.warnings))
 
@@ -61,6 +74,7 @@ class _Plan:
     facts: ModelFacts
     lengths: Sequence[int] | None
     environment: EngineInfo | None
+    read: Read
     spaces: list[MethodSpace] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -82,9 +96,10 @@ class _Plan:
     def consider(self, method: Method, own: str | None, *, explicit: bool) -> None:
         """Add the method's space, or say why not."""
         drafter = own_drafter(method, own) if own else self._catalogued(method)
-        drafter_facts = _drafter_facts(drafter) if drafter else None
+        drafter_facts = self._drafter_facts(drafter) if drafter else None
         reason = (
-            self._not_native(method, drafter, explicit)
+            (None if explicit else method.on_request)
+            or self._not_native(method, drafter, explicit)
             or method.why_not(self.facts, drafter_facts)
             or self._unavailable(method, explicit)
         )
@@ -92,7 +107,7 @@ class _Plan:
             self._refuse(method, reason, explicit, drafter)
             return
         allowed, refused = method.allowed(
-            self.lengths or method.default_lengths, self.facts, drafter_facts
+            self.lengths or method.default_lengths, self.facts, drafter_facts, self.environment
         )
         self.skipped += [
             Skipped(method=method.name, num_speculative_tokens=n, reason=why)
@@ -117,12 +132,24 @@ class _Plan:
 
     def _next_length(self, method: Method, drafter: ModelFacts | None, largest: int) -> int | None:
         """The smallest N above the largest one wanted that nothing known forbids."""
-        allowed, _ = method.allowed(range(largest + 1, MAX_LENGTH + 1), self.facts, drafter)
+        allowed, _ = method.allowed(
+            range(largest + 1, MAX_LENGTH + 1), self.facts, drafter, self.environment
+        )
         return allowed[0] if allowed else None
 
     def _catalogued(self, method: Method) -> DrafterEntry | None:
-        known = self.model.entry.drafters.get(method.name, ()) if self.model.entry else ()
+        known = self.model.drafters(method.name)
         return known[0] if known else None
+
+    def _drafter_facts(self, drafter: DrafterEntry) -> ModelFacts:
+        facts = self.read(drafter.id)
+        if facts.known:
+            return facts
+        catalogued = {
+            "block_size": drafter.block_size,
+            "sample_from_anchor": drafter.sample_from_anchor,
+        }
+        return facts.model_copy(update=catalogued)
 
     def _not_native(
         self, method: Method, drafter: DrafterEntry | None, explicit: bool
@@ -183,17 +210,6 @@ def own_drafter(method: Method, value: str) -> DrafterEntry:
     )
 
 
-def _drafter_facts(drafter: DrafterEntry) -> ModelFacts:
-    facts = read_facts(drafter.id)
-    if facts.known:
-        return facts
-    catalogued = {
-        "block_size": drafter.block_size,
-        "sample_from_anchor": drafter.sample_from_anchor,
-    }
-    return facts.model_copy(update=catalogued)
-
-
 def parse_lengths(text: str) -> tuple[int, ...]:
     """`1-8`, `1,3,7`, `1-4,6` -> ascending, each once. Raises ConfigurationError."""
     found: set[int] = set()
@@ -225,15 +241,32 @@ def parse_methods(text: str) -> list[str]:
 
 
 def parse_drafters(values: Iterable[str]) -> dict[str, str]:
-    """`eagle3=org/x`, ... -> {method: drafter}. Raises ConfigurationError."""
+    """`eagle3=org/x`, `folder`, ... -> {method: drafter}. Raises ConfigurationError.
+
+    Without METHOD= the checkpoint's config.json tells the method.
+    """
     found: dict[str, str] = {}
     for value in values:
-        name, equals, drafter = (part.strip() for part in value.partition("="))
-        if not (name and equals and drafter):
-            raise ConfigurationError(f"bad drafter {value!r}", hint="write METHOD=ID_OR_PATH")
+        name, drafter = _named_drafter(value.strip())
         method = get_method(name)
         if found.get(method.name, drafter) != drafter:
             raise ConfigurationError(f"two drafters for {method.name}: one method has one drafter")
         own_drafter(method, drafter)
         found[method.name] = drafter
     return found
+
+
+def _named_drafter(value: str) -> tuple[str, str]:
+    """(method, drafter) of one --drafter."""
+    name, equals, drafter = (part.strip() for part in value.partition("="))
+    if equals and not existing_path(value):
+        if not (name and drafter):
+            raise ConfigurationError(f"bad drafter {value!r}", hint="write METHOD=ID_OR_PATH")
+        return name, drafter
+    if folder := existing_path(value):
+        return method_of(local_checkpoint(folder)), value
+    if is_hub_id(value):
+        return method_of(value), value
+    raise ConfigurationError(
+        f"bad drafter {value!r}", hint="write METHOD=ID_OR_PATH, org/name or an existing folder"
+    )

@@ -53,6 +53,14 @@ class ResolvedModel(Record):
     name: str  # for people and files: short name, folder name
     local: bool = False
     entry: CatalogEntry | None = None
+    discovered: dict[str, tuple[DrafterEntry, ...]] = Field(default_factory=dict)  # on the Hub
+
+    def drafters(self, method: str) -> tuple[DrafterEntry, ...]:
+        """Known drafters of a method, the one to use first: the catalogue's, then the Hub's."""
+        catalogued = self.entry.drafters.get(method, ()) if self.entry else ()
+        known = {drafter.id for drafter in catalogued}
+        found = self.discovered.get(method, ())
+        return (*catalogued, *(drafter for drafter in found if drafter.id not in known))
 
 
 def load_catalog(path: str | None = None) -> tuple[CatalogEntry, ...]:
@@ -60,8 +68,7 @@ def load_catalog(path: str | None = None) -> tuple[CatalogEntry, ...]:
 
     `path` defaults to $SPECTUNE_CATALOG. Raises ConfigurationError for a bad file.
     """
-    packaged = importlib.resources.files("autotune") / "catalog.toml"
-    entries = _parse(packaged.read_text(encoding="utf-8"), "the packaged catalogue")
+    entries = packaged_catalog()
     path = path or os.environ.get(VARIABLE) or None
     if path:
         try:
@@ -72,6 +79,12 @@ def load_catalog(path: str | None = None) -> tuple[CatalogEntry, ...]:
         replaced = {entry.id.lower() for entry in own}
         entries = own + tuple(entry for entry in entries if entry.id.lower() not in replaced)
     return entries
+
+
+def packaged_catalog() -> tuple[CatalogEntry, ...]:
+    """The catalogue that comes with spectune, whatever the user has of his own."""
+    packaged = importlib.resources.files("autotune") / "catalog.toml"
+    return _parse(packaged.read_text(encoding="utf-8"), "the packaged catalogue")
 
 
 def _parse(text: str, source: str) -> tuple[CatalogEntry, ...]:

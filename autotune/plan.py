@@ -9,11 +9,13 @@ from typing import Literal
 from autotune.candidates import build_spaces, parse_drafters, parse_lengths, parse_methods
 from autotune.catalog import resolve_model
 from autotune.comparison import require_sampler
-from autotune.engines import Engine, Offer
+from autotune.discover import with_discovered
+from autotune.engines import Engine, Offer, Progress
 from autotune.environment import probe_engine, probe_environment
 from autotune.errors import ConfigurationError
 from autotune.faults import with_fault_warnings
 from autotune.limits import parse_goodput
+from autotune.preflight import Asked, preflight
 from autotune.priors import prior
 from autotune.records import (
     Message,
@@ -28,6 +30,8 @@ from autotune.records import (
     Target,
     Workload,
 )
+from autotune.speculative_options import parse_options
+from autotune.variables import engine_variables
 from autotune.workload import held_out_warning, load_workload, workload_warnings
 
 Effort = Literal["fast", "default", "rigorous"]
@@ -54,6 +58,8 @@ class Request(Record):
     engine_args: tuple[str, ...] = ()
     methods: str | None = None
     drafters: tuple[str, ...] = ()
+    speculative_options: tuple[str, ...] = ()
+    discover: bool = False
     num_speculative_tokens: str | None = None
     max_concurrency: str | None = None
     num_prompts: int | None = None
@@ -71,13 +77,26 @@ class Request(Record):
     max_candidates: int | None = None
     vllm_python: str | None = None
     catalog: str | None = None
+    preflight: bool = True
 
 
-def make_plan(request: Request, engine: Engine) -> Plan:
-    """Raises ConfigurationError for everything that the user can mend."""
+def make_plan(request: Request, engine: Engine, progress: Progress = lambda _: None) -> Plan:
+    """Raises ConfigurationError for everything that the user can mend.
+
+    On a vLLM engine the candidates go through the preflight: what cannot work is skipped.
+    """
     offer = engine.offer()
     plan = _closed_plan(request, engine, offer) if offer else _open_plan(request, engine)
+    if request.preflight and isinstance(engine, Asked):
+        plan = preflight(plan, engine, named=_named(request), progress=progress)
+        _need_some(plan.spaces, plan.skipped)
     return with_priors(plan)
+
+
+def _named(request: Request) -> frozenset[str]:
+    """Methods that the user wants by name: refusing one of them is an error, not a skip."""
+    methods = parse_methods(request.methods) if request.methods else []
+    return frozenset((*methods, *parse_drafters(request.drafters)))
 
 
 def with_priors(plan: Plan, known: Mapping[str, Prior] | None = None) -> Plan:
@@ -93,6 +112,7 @@ def _open_plan(request: Request, engine: Engine) -> Plan:
     if request.workload is None:
         raise ConfigurationError("no workload was given", hint="--workload math, or a JSONL file")
     model = resolve_model(request.model, request.catalog)
+    model, discovered = with_discovered(model) if request.discover else (model, ())
     workload = load_workload(
         request.workload,
         num_prompts=request.num_prompts,
@@ -108,6 +128,7 @@ def _open_plan(request: Request, engine: Engine) -> Plan:
         drafters=parse_drafters(request.drafters),
         lengths=_lengths(request),
         environment=info,
+        options=parse_options(request.speculative_options),
     )
     loads = parse_concurrency(request.max_concurrency) or DEFAULT_CONCURRENCY
     settings = make_settings(request, repeats=True, outputs=True)
@@ -122,7 +143,8 @@ def _open_plan(request: Request, engine: Engine) -> Plan:
         settings=settings,
         environment=probe_environment(engine=info),
         engine_options=engine.identity(),
-        warnings=(*warnings, *workload_warnings(workload), *shared),
+        variables=engine_variables(info),
+        warnings=(*discovered, *warnings, *workload_warnings(workload), *shared),
     )
     return with_fault_warnings(plan, info)
 

@@ -9,16 +9,24 @@ import json
 import re
 import shlex
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import click
 
+from autotune.catalog import ResolvedModel, packaged_catalog
 from autotune.cli import VERBS, cli
 from autotune.cli.doctor import conditions
+from autotune.cli.methods import dotted, values_text
+from autotune.cli.models import describe
+from autotune.cli.models import text as models_text
+from autotune.environment import EngineInfo
 from autotune.fault_table import FAULTS
+from autotune.methods import NOT_OFFERED, Method, all_methods
+from autotune.methods._knobs import OWNED, Knob
+from autotune.model_facts import ModelFacts
 from autotune.recording import Recording
 from autotune.records import Recommendation
 
@@ -26,6 +34,12 @@ FOLDER = Path(__file__).parent.resolve()
 README = FOLDER.parent / "README.md"
 START = "<!-- what the command prints is written by `make docs` -->"
 EXAMPLE = re.compile(rf"{re.escape(START)}\n```\n(\$ spectune .+)\n\n((?:.*\n)*?)```\n")
+BLOCK = re.compile(r"(<!-- (\w+), written by `make docs` -->\n).*?(<!-- end -->\n)", re.DOTALL)
+TARGETS = (
+    "google/gemma-4-26B-A4B-it", "google/gemma-4-31B-it", "Qwen/Qwen3-8B", "Qwen/Qwen3.5-27B",
+    "Qwen/Qwen3.5-122B-A10B", "Qwen/Qwen3.6-27B", "Qwen/Qwen3.6-35B-A3B", "moonshotai/Kimi-K2.5",
+    "MiniMaxAI/MiniMax-M3-MXFP8",
+)  # fmt: skip
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 WIDTH = 88
 
@@ -80,6 +94,19 @@ The machines below are recordings of what the tools print ([sources](../tests/ma
 formats are public captures, much else is made up to fit. spectune has not been run on them.
 """
 RECORDED = {"mi300x": "8 x MI300X, vLLM's defaults", "mi355x": "8 x MI355X, AITER on"}
+MODELS = """\
+# Models: what drafts for the nine targets of the AMD study
+
+This file is generated: `make docs`. It is what `spectune models NAME` prints beside vLLM 0.32 on
+ROCm with `arctic-inference` installed, **without network and with an empty cache**: no config.json
+was read, so the allowed N are those that the catalogue and the method alone tell, and MTP is listed
+where the catalogue says that the checkpoint carries the modules. With network (or a local copy) the
+same command reads config.json and is stricter.
+
+Names and pairings were checked against public sources as far as the catalogue says so
+(`autotune/catalog.toml`); nothing here was run by this project. Everything else in the catalogue:
+`spectune models`.
+"""
 
 
 def documents() -> dict[str, str]:
@@ -87,6 +114,8 @@ def documents() -> dict[str, str]:
     return {
         "cli.md": command_line(),
         "doctor.md": doctor(),
+        "methods.md": methods_page(),
+        "models.md": models_page(),
         "recommendation.schema.json": as_text(recommendation_schema()),
         "recording.schema.json": as_text(recording_schema()),
     }
@@ -121,12 +150,9 @@ def doctor() -> str:
     parts = [DOCTOR]
     for name, title in RECORDED.items():
         parts.append(f"## {title}\n\n```\n$ spectune doctor\n\n{doctor_on(name)}```\n")
-    heading = "| fault | kind | when | what happens, what to do | source |\n|---|---|---|---|---|"
-    rows = (
-        f"| {f.id} | {f.severity} | {conditions(f)} | {f.happens}: {f.advice} | {f.source} |"
-        for f in FAULTS
-    )
-    return "\n".join([*parts, "## All known faults\n", heading, *rows]) + "\n"
+    rows = [(f.id, f.severity, conditions(f), f"{f.happens}: {f.advice}", f.source) for f in FAULTS]
+    heading = ("fault", "kind", "when", "what happens, what to do", "source")
+    return "\n".join([*parts, "## All known faults\n", markdown(heading, rows)])
 
 
 def doctor_on(name: str) -> str:
@@ -152,6 +178,77 @@ def recordings() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def methods_page() -> str:
+    """docs/methods.md with its tables as the methods declare them now."""
+    text = (FOLDER / "methods.md").read_text(encoding="utf-8")
+    blocks = {"methods": methods_table(), "options": options_table(), "others": others_table()}
+    return BLOCK.sub(lambda found: found[1] + blocks[found[2]] + found[3], text)
+
+
+def methods_table() -> str:
+    heading = ("method", "needs", "drafts", "live N", "allowed N", "on V2", "vLLM")
+    rows = [
+        (f"`{m.name}`", m.needs, "parallel" if m.parallel else "sequential",
+         "yes" if m.live_n else "no", m.allows, _on_v2(m), dotted(m.since) if m.since else "")
+        for m in all_methods()
+    ]  # fmt: skip
+    return markdown(heading, rows)
+
+
+def _on_v2(method: Method) -> str:
+    if not method.live_on_v2:
+        return "no"
+    return "one module" if method.name == "mtp" else "yes"
+
+
+def options_table() -> str:
+    """Every option with the methods that take it."""
+    takers: dict[Knob, list[str]] = {}
+    for method in all_methods():
+        for knob in method.knobs:
+            takers.setdefault(knob, []).append(method.name)
+    rows = [
+        (f"`{knob.name}`", knob.meaning, values_text(knob), dotted(knob.since or ()),
+         ", ".join(names))
+        for knob, names in takers.items()
+    ]  # fmt: skip
+    return markdown(("option", "meaning", "worth trying", "since vLLM", "methods"), rows)
+
+
+def others_table() -> str:
+    """What cannot be set or is not offered, and why."""
+    rows = [(f"`{name}`", reason) for name, reason in {**NOT_OFFERED, **OWNED}.items()]
+    return markdown(("name", "why not"), rows)
+
+
+def markdown(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def models_page() -> str:
+    """What `spectune models` prints for the targets of the study, without any network."""
+    engine = EngineInfo(
+        python="python",
+        vllm="0.32.0",
+        platform="rocm",
+        packages=frozenset({"arctic_inference", "triton"}),
+    )
+    parts = [MODELS]
+    for name in TARGETS:
+        entry = next(entry for entry in packaged_catalog() if entry.id == name)
+        model = ResolvedModel(model=entry.id, name=entry.short_name, entry=entry)
+        shown = models_text(describe(model, environment=engine, read=_unread))
+        parts.append(
+            f"## {entry.short_name}\n\n```\n$ spectune models {entry.short_name}\n{shown}\n```\n"
+        )
+    return "\n".join(parts)
+
+
+def _unread(source: str) -> ModelFacts:
+    return ModelFacts(source=source, unknown="this page is written without network")
 
 
 def recommendation_schema() -> dict[str, Any]:

@@ -32,7 +32,14 @@ def generated(generate):
     return generate.documents()
 
 
-NAMES = ("cli.md", "doctor.md", "recommendation.schema.json", "recording.schema.json")
+NAMES = (
+    "cli.md",
+    "doctor.md",
+    "methods.md",
+    "models.md",
+    "recommendation.schema.json",
+    "recording.schema.json",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -17,6 +17,8 @@ from autotune.errors import ConfigurationError, EngineError, SpectuneError
 
 VERBS = {
     "run": "Tune method and N for a model and a workload.",
+    "check": "Measure again, or compare results: has anything become worse? For CI.",
+    "report": "Write a study or a recording as one HTML file with plots, or as Markdown.",
     "export": "Print a stored recommendation in a form vLLM takes.",
     "studies": "List, show or remove stored studies.",
     "methods": "List the drafting methods: what each needs and which N it allows.",

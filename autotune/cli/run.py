@@ -48,6 +48,11 @@ class PassesThrough(Grouped):
     "--drafter", "drafters", multiple=True, metavar="METHOD=ID_OR_PATH",
     help="Draft checkpoint for a method (repeatable).",
 )  # fmt: skip
+@what(
+    "--speculative-option", "speculative_options", multiple=True, metavar="METHOD.KEY=VALUE",
+    help="Further key of the method's speculative_config (repeatable): `spectune methods NAME`.",
+)  # fmt: skip
+@what("--discover", is_flag=True, help="Ask the Hub for drafters that name this model.")
 @what("--num-speculative-tokens", metavar="LIST", help="N to try: 1-8 or 1,3,7.")
 @what("--max-concurrency", metavar="LIST", help="Loads to tune for, e.g. 1,8,32 [8].")
 @what("--temperature", type=click.FloatRange(0), help="Of sampling [the workload's].")
@@ -81,6 +86,10 @@ class PassesThrough(Grouped):
 @engine(
     "--live-n/--no-live-n", "--replay-live-n/--no-replay-live-n", "live_n", default=True,
     help="Switch N on a running engine where that works [on].",
+)  # fmt: skip
+@engine(
+    "--preflight/--no-preflight", "preflight", default=True,
+    help="Check what can be known before an engine is started, with vLLM's validators too [on].",
 )  # fmt: skip
 @engine("--vllm-python", metavar="PATH", help="Interpreter that has vLLM [this one].")
 @engine("--start-timeout", metavar="TIME", help="Longest wait for an engine to be ready [30m].")
@@ -116,7 +125,8 @@ def command(ctx: click.Context, /, **options: Any) -> int:
         options["effort"] = "default"
     chosen = load_engine(options["engine"], _only(EngineOptions, options, noise="replay_noise"))
     refuse_unread(ctx, chosen)
-    plan = make_plan(_only(Request, options), chosen)
+    with Progress() as progress:
+        plan = make_plan(_only(Request, options), chosen, progress)
     if options["dry_run"]:
         show_preview(preview(plan, chosen), options["as_json"])
         return 0

@@ -71,7 +71,7 @@ def show_command(
     if output is None:
         click.echo(_json(document))
     else:
-        _write(output, _json(document) + "\n")
+        write(output, _json(document) + "\n")
         click.echo(f"wrote {output}", err=True)
 
 
@@ -115,7 +115,7 @@ def _recommendation(study: StoredStudy) -> dict[str, Any]:
     return study.recommendation.model_dump(mode="json", by_alias=True)
 
 
-def _write(path: Path, text: str) -> None:
+def write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

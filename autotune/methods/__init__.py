@@ -10,19 +10,21 @@ import difflib
 import functools
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autotune.environment import EngineInfo
 from autotune.errors import ConfigurationError
+from autotune.methods._knobs import OTHER_VOCABULARY, OWNED, Knob, Version, clash
+from autotune.methods._rules import other_vocabulary
 from autotune.model_facts import ModelFacts
 
 # What vLLM lists as a speculative method and we do not offer, and why (tests/test_methods.py).
 NOT_OFFERED = {
     "custom_class": "loads the user's own proposer class: nothing to tune from outside",
     "extract_hidden_states": "exports hidden states for training; it drafts nothing",
-    "ngram_gpu": "the drafts of ngram made on the GPU; its counters include empty drafts",
 }
 # vLLM takes a draft path that contains one of these for that method, whatever `method` says,
 # unless `method` is one of the first four itself (config/speculative.py, __post_init__).
@@ -30,6 +32,7 @@ PATH_TRAPS = ("eagle-", "eagle3", "dflash", "dspark")
 PATH_SAFE = ("eagle", "eagle3", "dflash", "dspark", "ngram", "suffix")
 
 Check = Callable[[ModelFacts, ModelFacts | None], str | None]
+EngineRule = Callable[[int, Version, ModelFacts], str | None]
 LengthRule = Callable[[int, ModelFacts, ModelFacts | None], str | None]
 
 
@@ -56,6 +59,10 @@ class Method:
     live_note: str = "switched live on vLLM 0.32, CPU"
     takes_drafter: bool = True  # an optional drafter may be named where none is needed
     config: Mapping[str, Any] = field(default_factory=dict)  # fixed parts of speculative_config
+    knobs: tuple[Knob, ...] = ()  # further keys of speculative_config that are worth tuning
+    since: Version | None = None  # first minor version of vLLM that has it; None: 0.19 did
+    on_request: str | None = None  # why it is tried only where the user names it
+    same_vocabulary: bool = False  # vLLM compares vocabularies, unless told that they differ
     package: str | None = None  # module that the engine's interpreter must have
     install: str | None = None  # how to get it
     not_on_cpu: str | None = None  # why it cannot run on a CPU engine
@@ -63,6 +70,7 @@ class Method:
     inside: Callable[[ModelFacts], bool] = lambda _: False  # the target carries the drafter
     check: Check = _nothing
     length_rule: LengthRule = _nothing
+    engine_rule: EngineRule = _nothing  # what single versions of vLLM refuse beyond that
 
     @property
     def native(self) -> bool:
@@ -74,6 +82,8 @@ class Method:
         reason = self.refused or self.check(model, drafter)
         if not reason and self.needs_drafter and drafter is None and not self.inside(model):
             reason = f"no drafter is known for {model.source}"
+        if not reason and self.same_vocabulary and not self.config.get(OTHER_VOCABULARY.name):
+            reason = other_vocabulary(model, drafter)
         return reason or self._misread(model, drafter)
 
     def _misread(self, model: ModelFacts, drafter: ModelFacts | None) -> str | None:
@@ -90,6 +100,8 @@ class Method:
         """Why this engine cannot run the method; None if it can, or if the engine is unknown."""
         if engine is None:
             return None
+        if self.since and engine.vllm and vllm_version(engine.vllm) < self.since:
+            return f"vLLM {engine.vllm} does not have it yet ({dotted(self.since)} does)"
         if self.not_on_cpu and engine.platform == "cpu":
             return self.not_on_cpu
         if self.package and self.package not in engine.packages:
@@ -97,12 +109,52 @@ class Method:
         return None
 
     def allowed(
-        self, lengths: Iterable[int], model: ModelFacts, drafter: ModelFacts | None
+        self,
+        lengths: Iterable[int],
+        model: ModelFacts,
+        drafter: ModelFacts | None,
+        engine: EngineInfo | None = None,
     ) -> tuple[tuple[int, ...], dict[int, str]]:
         """The lengths that may be tried, ascending, and for each other one the reason."""
-        reasons = {n: self.length_rule(n, model, drafter) for n in sorted(set(lengths))}
+        version = vllm_version((engine and engine.vllm) or "")
+        reasons = {
+            n: self.length_rule(n, model, drafter) or self.engine_rule(n, version, drafter or model)
+            for n in sorted(set(lengths))
+        }
         refused = {n: reason for n, reason in reasons.items() if reason}
         return tuple(n for n in reasons if n not in refused), refused
+
+    def with_options(self, options: Mapping[str, Any], engine: EngineInfo | None = None) -> Method:
+        """The method with these keys of speculative_config set.
+
+        Raises ConfigurationError for a key that is no knob of the method, a value that cannot
+        be, and a vLLM that is too old for it.
+        """
+        knobs = {knob.name: knob for knob in self.knobs}
+        for name, value in options.items():
+            if name not in knobs:
+                raise ConfigurationError(*self._no_knob(name))
+            knob = knobs[name]
+            if reason := knob.why_not(value):
+                raise ConfigurationError(f"{self.name}: {reason}", hint=knob.meaning)
+            version = (engine and engine.vllm) or ""
+            if version and knob.since and vllm_version(version) < knob.since:
+                raise ConfigurationError(
+                    f"{self.name}: vLLM {version} does not know {name}",
+                    hint=f"it came with vLLM {dotted(knob.since)}",
+                )
+        config = {**self.config, **options}
+        if reason := clash(config):
+            raise ConfigurationError(f"{self.name}: {reason}")
+        return replace(self, config=config)
+
+    def _no_knob(self, name: str) -> tuple[str, str]:
+        if name in OWNED:
+            return f"{self.name}: {name} cannot be set by hand", OWNED[name]
+        known = ", ".join(knob.name for knob in self.knobs) or "nothing"
+        close = difflib.get_close_matches(name, [knob.name for knob in self.knobs], n=1)
+        advice = f"did you mean {close[0]}? " if close else ""
+        return f"{self.name} has no option {name!r}", f"{advice}it takes {known}"
 
     def base_config(self, drafter: str | None) -> dict[str, Any]:
         """speculative_config without num_speculative_tokens; the method is always named."""
@@ -112,6 +164,15 @@ class Method:
     def speculative_config(self, n: int, drafter: str | None = None) -> dict[str, Any]:
         """What `vllm serve --speculative-config` takes for N drafted tokens."""
         return {**self.base_config(drafter), "num_speculative_tokens": n}
+
+
+def vllm_version(text: str) -> Version:
+    """ "0.32.0+rocm722" -> (0, 32)."""
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
+
+
+def dotted(version: Version) -> str:
+    return ".".join(map(str, version))
 
 
 @functools.cache
