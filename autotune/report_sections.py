@@ -136,7 +136,7 @@ def _time(report: Report, marks: figures.Marks, keep: Keep) -> Section:
 
 def _typical(report: Report, has: Callable[[Row], bool]) -> Load:
     """The load at which most candidates have a figure; the first of several."""
-    count = dict.fromkeys(report.loads, 0)
+    count = {load: 0 for load in report.loads}
     for row in report.rows:
         if row.measured and row.load in count:
             count[row.load] += has(row)
