@@ -279,3 +279,38 @@ def test_this_machine():
     found = diagnose()
     assert found.engine.python_version
     assert Path(found.storage.place).is_absolute()
+
+
+# ------------------------------------------------------------------------------- plans of a run
+
+
+def dry_run(tmp_path, capsys, name, *options):
+    """The preview of a run on a recorded machine, whose engine's validators are not asked."""
+    model = tmp_path / "Kimi-K2.5"
+    model.mkdir(exist_ok=True)
+    (model / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
+    with playing(load(name), tmp_path / name) as python:
+        arguments = ["run", "--model", str(model), "--workload", "math", "--methods", "ngram"]
+        arguments += ["--vllm-python", python, "--no-preflight", "--dry-run", "--json"]
+        assert invoke([*arguments, *options]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_run_is_warned_of_the_faults_it_will_meet(tmp_path, capsys):
+    lengths = ("--num-speculative-tokens", "2,4,5")
+    preview = dry_run(tmp_path, capsys, "mi355x", *lengths)
+    said = preview["warnings"]
+    assert any(
+        w.startswith("ngram N=4, 5: AITER's MLA decode kernels take at most 4") for w in said
+    )
+    assert any(w.startswith("with VLLM_ROCM_USE_AITER=1 vLLM still decodes") for w in said)
+    assert not any(w.startswith("eagle3") for w in said)
+    mended = dry_run(
+        tmp_path, capsys, "mi300x", *lengths, "--", "--attention-backend", "ROCM_AITER_FA"
+    )
+    assert not any("ROCM_ATTN" in w for w in mended["warnings"])
+
+
+def test_sampling_on_a_cpu_is_warned_of(tmp_path, capsys):
+    hot = dry_run(tmp_path, capsys, "cpu", "--temperature", "0.5")
+    assert any("the text is garbage" in w for w in hot["warnings"])
