@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import sqlite3
 import sys
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from autotune.gpu_amd import parse_rocm_smi
 from autotune.gpu_amd import parse_static as parse_amd_smi
 from autotune.gpu_nvidia import parse_query as parse_nvidia_smi
 from autotune.records import Environment
+from autotune.store import load_study, open_study
 
 # Made by the documented formats of the tools, shortened.
 AMD_SMI = {
@@ -376,6 +379,25 @@ def test_a_plan_from_before_resumes():
     assert plan.model_copy(update={"environment": known}).sha256 == plan.sha256
     capped = plan.environment.model_copy(update={"gpu_power_cap_watts": 600.0})
     assert plan.model_copy(update={"environment": capped}).sha256 != plan.sha256
+
+
+def test_a_stored_study_from_before_goes_on(tmp_path):
+    """A database whose plan was written without the later keys: found, read, the same study."""
+    url = f"sqlite:///{tmp_path}/study.db"
+    known = Environment(cpu="Acme C1", vllm="0.32.0", gpu="Acme G1", gpu_target="gfx942")
+    plan = plan_of(mtp=[1, 2]).model_copy(update={"environment": known})
+    with open_study(url, plan) as study:
+        name = study.id
+    with contextlib.closing(sqlite3.connect(tmp_path / "study.db")) as database, database:
+        (text,) = database.execute("select plan from spectune_study").fetchone()
+        old = json.loads(text)
+        for key in ("gpu_target", "gpu_partition", "gpu_power_cap_watts", "variables"):
+            del old["environment"][key]
+        database.execute("update spectune_study set plan = ?", (json.dumps(old),))
+    assert load_study(url, name).plan.environment.gpu_target is None
+    with open_study(url, plan) as again:
+        assert again.id == name
+    assert load_study(url, name).plan.environment.gpu_target == "gfx942"
 
 
 def test_cpu_name(tmp_path, monkeypatch):
