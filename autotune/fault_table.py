@@ -1,4 +1,8 @@
-"""The known faults: one entry a fault, read by faults.py. Figures are those of the source."""
+"""The known faults: one entry a fault, read by faults.py. Figures are those of the source.
+
+Where no source states the release of a fix, the bound is the first minor release that can hold it,
+judged by the dates of the fix and of releases.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +53,8 @@ ROCM = (
         happens="ROCM_AITER_FA's decode kernel took one query token only: with EAGLE-3 at N=3 "
         "everything ran and GSM8K fell to 0.048",
         advice="take a newer vLLM or another backend; compare outputs with no speculation",
-        source=f"{VLLM}/issues/31625",
-        platforms=("rocm",), vllm="<0.15", backends=("ROCM_AITER_FA",),
+        source=f"{VLLM}/issues/31625, fixed by pull 32877",
+        platforms=("rocm",), vllm="<0.16", backends=("ROCM_AITER_FA",),
     ),
     Fault(
         id="aiter-fa-minimax-m3",
@@ -65,10 +69,11 @@ ROCM = (
     Fault(
         id="aiter-mla-four-queries",
         severity="fails",
-        happens="AITER's MLA decode kernels take at most 4 query tokens with an fp8 KV cache: a "
-        "larger N aborts in graph capture, in C++, without a traceback",
-        advice="keep N at 3 or below, or a bf16 KV cache",
-        source=f"{AITER}/issues/2760",
+        happens="AITER's MLA decode kernels take at most 4 query tokens: a larger N can abort in "
+        "graph capture, in C++, without a traceback (fp8 KV cache; bf16 on gfx942), or is verified "
+        "row by row",
+        advice="expect N of 4 and more to fail or to gain nothing; N of 3 and less is safe",
+        source=f"{AITER}/issues/2760, {VLLM}/pull/57642",
         platforms=("rocm",), targets=INSTINCT, aiter=True, models=MLA, above_n=3,
     ),
     Fault(
@@ -171,7 +176,7 @@ EVERYWHERE = (
         "(Qwen3.6-27B, several GPUs)",
         advice="a start that dies is this fault; measure with the contexts you will serve",
         source=f"{VLLM}/issues/40756",
-        platforms=("cuda",), methods=("mtp",), models=r"qwen3\.6", vllm=">=0.19,<0.27",
+        platforms=("cuda",), methods=("mtp",), models=r"qwen3\.6", vllm=">=0.19",
     ),
     Fault(
         id="mtp-pipeline-parallel",

@@ -79,7 +79,7 @@ WHEN = [  # a fault; what it needs; then changes, each of which takes it away
      [{"vllm": "0.25.0"}, {"vllm": "0.19.9"}, {"method": "mtp"}]),
     ("mtp-illegal-memory",
      {"platform": "cuda", "vllm": "0.20.1", "method": "mtp", "model": "Qwen/Qwen3.6-27B-FP8"},
-     [{"platform": "rocm"}, {"vllm": "0.27.0"}]),
+     [{"platform": "rocm"}, {"vllm": "0.18.0"}]),
     ("mtp-pipeline-parallel",
      {"vllm": "0.26.0", "method": "mtp", "args": ("--pipeline-parallel-size", "4")},
      [{"args": ("-pp", "1")}, {"method": "eagle3"}]),
@@ -201,7 +201,7 @@ def test_a_plan_names_the_candidates_that_a_fault_touches():
     plan = planned(eagle3=[1, 3, 4, 6], ngram=[2, 5])
     (said,) = [w for w in plan_warnings(plan, INFO) if "at most 4 query tokens" in w]
     assert said.startswith("eagle3 N=4, 6; ngram N=5: AITER's MLA decode kernels")
-    assert said.endswith("or a bf16 KV cache (https://github.com/ROCm/aiter/issues/2760)")
+    assert "(https://github.com/ROCm/aiter/issues/2760, " in said
 
 
 def test_a_fault_of_the_machine_is_told_once_and_names_nobody():
