@@ -56,6 +56,7 @@ def build_spaces(
     ]
     unused = sorted(set(drafters) - {m.name for m in wanted})
     plan = _Plan(model, read(model.model), lengths, environment, read)
+    plan.warn_variant()
     if unused:
         plan.warn(f"--drafter {', '.join(unused)} is not used: not among --methods")
     for method in wanted:
@@ -83,6 +84,12 @@ class _Plan:
     def warn(self, text: str) -> None:
         self.warnings.append(text)
 
+    def warn_variant(self) -> None:
+        """A variant is given the drafters of the model that the catalogue lists."""
+        entry = self.model.entry
+        if entry and entry.drafters and entry.id != self.model.model:
+            self.warn(f"{self.model.model} gets the drafters that are known for {entry.id}")
+
     def warn_unread(self) -> None:
         """Checkpoints nothing is known about, one warning a reason."""
         reasons: dict[str, list[str]] = {}
@@ -100,7 +107,7 @@ class _Plan:
         reason = (
             (None if explicit else method.on_request)
             or self._not_native(method, drafter, explicit)
-            or method.why_not(self.facts, drafter_facts)
+            or method.why_not(self.facts, drafter_facts, carried=self._carried(method))
             or self._unavailable(method, explicit)
         )
         if reason:
@@ -150,6 +157,11 @@ class _Plan:
             "sample_from_anchor": drafter.sample_from_anchor,
         }
         return facts.model_copy(update=catalogued)
+
+    def _carried(self, method: Method) -> bool:
+        """Whether the catalogue says that the model's own checkpoint drafts in this way."""
+        entry = self.model.entry
+        return bool(entry and method.name in entry.native and not self.facts.known)
 
     def _not_native(
         self, method: Method, drafter: DrafterEntry | None, explicit: bool

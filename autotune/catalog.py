@@ -34,6 +34,7 @@ class CatalogEntry(Record):
     id: str = Field(min_length=1)
     short: str = ""  # empty: the part of the id after the slash
     checked: Checked = "unverified"
+    variants: tuple[str, ...] = ()  # ids of the same model, quantised: same drafters
     native: tuple[str, ...] = ()  # methods whose weights are in the model's own checkpoint
     drafters: dict[str, tuple[DrafterEntry, ...]] = Field(default_factory=dict)
 
@@ -125,6 +126,10 @@ def resolve_model(name: str, catalog: str | None = None) -> ResolvedModel:
     for entry in entries:
         if wanted in (entry.short_name.lower(), entry.id.lower()):
             return ResolvedModel(model=entry.id, name=entry.short_name, entry=entry)
+        for variant in entry.variants:
+            short = variant.rpartition("/")[2]
+            if wanted in (variant.lower(), short.lower()):
+                return ResolvedModel(model=variant, name=short, entry=entry)
     if is_hub_id(name):
         return ResolvedModel(model=name, name=name.partition("/")[2])
     raise _unknown(name, entries)

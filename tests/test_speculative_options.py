@@ -19,8 +19,8 @@ from autotune.catalog import resolve_model
 from autotune.cli import cli
 from autotune.environment import EngineInfo
 from autotune.errors import ConfigurationError
-from autotune.methods import Knob, all_methods, get_method
-from autotune.methods._knobs import OWNED
+from autotune.methods import all_methods, get_method
+from autotune.methods._knobs import OWNED, Knob
 from autotune.speculative_options import parse_options
 
 

@@ -11,7 +11,8 @@ import click
 from autotune.cli.options import as_json as as_json_option
 
 if TYPE_CHECKING:
-    from autotune.methods import Knob, Method
+    from autotune.methods import Method
+    from autotune.methods._knobs import Knob
 
 
 def table(rows: Iterable[Sequence[str]]) -> str:

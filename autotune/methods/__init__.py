@@ -77,10 +77,16 @@ class Method:
         """Drafts with weights of the model's own checkpoint, unless a drafter is named."""
         return self.takes_drafter and not self.needs_drafter
 
-    def why_not(self, model: ModelFacts, drafter: ModelFacts | None) -> str | None:
-        """Why the method cannot work for this pair; None if nothing known speaks against it."""
+    def why_not(
+        self, model: ModelFacts, drafter: ModelFacts | None, *, carried: bool = False
+    ) -> str | None:
+        """Why the method cannot work for this pair; None if nothing known speaks against it.
+
+        `carried`: the model's checkpoint is known to carry the drafter, whatever its facts say.
+        """
+        inside = carried or self.inside(model)
         reason = self.refused or self.check(model, drafter)
-        if not reason and self.needs_drafter and drafter is None and not self.inside(model):
+        if not reason and self.needs_drafter and drafter is None and not inside:
             reason = f"no drafter is known for {model.source}"
         if not reason and self.same_vocabulary and not self.config.get(OTHER_VOCABULARY.name):
             reason = other_vocabulary(model, drafter)
