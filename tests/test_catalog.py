@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from autotune.candidates import build_spaces, parse_drafters, parse_lengths, parse_methods
+from autotune.candidates import build_spaces
 from autotune.catalog import load_catalog, resolve_model
 from autotune.cli.models import command
 from autotune.environment import EngineInfo
 from autotune.errors import ConfigurationError
+from autotune.wanted import parse_drafters, parse_lengths, parse_methods
 
 ROCM = EngineInfo(python="python", vllm="0.32.0", platform="rocm", packages={"arctic_inference"})
 NINE = {
@@ -417,3 +418,19 @@ def test_a_drafter_that_cannot_be_recognised(value):
     with pytest.raises(ConfigurationError) as caught:
         parse_drafters([value])
     assert caught.value.hint
+
+
+def test_a_drafter_that_was_made_for_another_model_is_said(tmp_path):
+    for name, verifier in [("d", "Qwen/Qwen3-32B"), ("e", "qwen/qwen3-8b"), ("f", None)]:
+        checkpoint(
+            tmp_path / name,
+            speculators_model_type="eagle3",
+            speculators_config={"verifier": {"name_or_path": verifier}},
+        )
+    said = {}
+    for name in "def":
+        for target in ("Qwen3-8B", "RedHatAI/Qwen3-8B-FP8-dynamic"):
+            _, _, warnings = build(target, methods=["eagle3"], drafters={"eagle3": name})
+            said[name, target] = any("made for Qwen/Qwen3-32B" in text for text in warnings)
+            assert not any("made for None" in text for text in warnings)
+    assert said == {(name, target): name == "d" for name, target in said}

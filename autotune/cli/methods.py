@@ -34,6 +34,12 @@ def lengths_text(lengths: Sequence[int]) -> str:
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
+NESTED = {
+    True: "the beginning of a longer draft; where drafts start differs, so rates do too",
+    False: "another draft: its tokens depend on N",
+}
+
+
 @click.command("methods")
 @click.argument("name", required=False)
 @as_json_option()
@@ -66,7 +72,7 @@ def command(name: str | None, as_json: bool) -> None:
 def describe(method: Method) -> dict[str, Any]:
     """The JSON form of a Method."""
     keys = ("name", "vllm_method", "summary", "needs", "allows", "needs_drafter", "parallel",
-            "live_n", "live_note", "live_on_v2", "on_request", "package", "not_on_cpu",
+            "nested", "live_n", "live_note", "live_on_v2", "on_request", "package", "not_on_cpu",
             "refused")  # fmt: skip
     facts = {key: getattr(method, key) for key in keys}
     return {
@@ -94,6 +100,7 @@ def detail(method: Method) -> str:
         ("drafts", "all tokens in one pass" if method.parallel else "token after token"),
         ("allowed N", method.allows),
         ("tried", lengths_text(method.default_lengths)),
+        ("shorter N", NESTED[method.nested]),
         ("live N", f"{'yes' if method.live_n else 'no'}: {method.live_note}"),
         ("vLLM", f"since {dotted(method.since)}" if method.since else ""),
         ("refused", method.refused or ""),

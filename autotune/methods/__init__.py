@@ -52,6 +52,7 @@ class Method:
     default_lengths: tuple[int, ...]
     needs_drafter: bool
     parallel: bool = False  # all tokens of a draft in one pass
+    nested: bool = True  # a shorter draft is the beginning of a longer one from the same text
     live_n: bool = True  # N can be switched on a running engine
     # Drafters (classes) of vLLM's V2 model runner that draft the N asked for; all others of that
     # runner always draft the largest N and cut. Read in vLLM 0.32, v1/worker/gpu/spec_decode.
