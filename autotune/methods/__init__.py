@@ -144,16 +144,25 @@ class Method:
             knob = knobs[name]
             if reason := knob.why_not(value):
                 raise ConfigurationError(f"{self.name}: {reason}", hint=knob.meaning)
-            version = (engine and engine.vllm) or ""
-            if version and knob.since and vllm_version(version) < knob.since:
-                raise ConfigurationError(
-                    f"{self.name}: vLLM {version} does not know {name}",
-                    hint=f"it came with vLLM {dotted(knob.since)}",
-                )
+            if engine:
+                self._require(knob, value, engine)
         config = {**self.config, **options}
         if reason := clash(config):
             raise ConfigurationError(f"{self.name}: {reason}")
         return replace(self, config=config)
+
+    def _require(self, knob: Knob, value: Any, engine: EngineInfo) -> None:
+        """Raise ConfigurationError for a setting that this engine would refuse or ignore."""
+        if engine.vllm and knob.since and vllm_version(engine.vllm) < knob.since:
+            raise ConfigurationError(
+                f"{self.name}: vLLM {engine.vllm} does not know {knob.name}",
+                hint=f"it came with vLLM {dotted(knob.since)}",
+            )
+        if engine.platform == "cpu" and value in knob.on_v2:
+            raise ConfigurationError(
+                f"{self.name}: {knob.name}={value} has no effect on a CPU",
+                hint="only vLLM's V2 model runner heeds it, which needs a GPU",
+            )
 
     def _no_knob(self, name: str) -> tuple[str, str]:
         if name in OWNED:

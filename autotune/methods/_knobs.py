@@ -28,6 +28,7 @@ class Knob:
     least: float | None = None
     most: float | None = None
     since: Version | None = None  # None: in all versions read
+    on_v2: tuple[Any, ...] = ()  # values that only vLLM's V2 runner heeds, so none on a CPU
 
     def why_not(self, value: Any) -> str | None:
         """What speaks against the value; None: nothing known here."""
@@ -49,8 +50,10 @@ class Knob:
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
 
 
-def _switch(name: str, meaning: str, since: Version | None = None) -> Knob:
-    return Knob(name, meaning, (False, True), bool, closed=True, since=since)
+def _switch(
+    name: str, meaning: str, since: Version | None = None, on_v2: tuple[Any, ...] = ()
+) -> Knob:
+    return Knob(name, meaning, (False, True), bool, closed=True, since=since, on_v2=on_v2)
 
 
 SAMPLING = (
@@ -63,7 +66,7 @@ SAMPLING = (
     Knob(
         "rejection_sample_method",
         "token by token, or the draft verified as one block; vLLM's V1 runner ignores `block`",
-        ("standard", "block"), closed=True, since=(0, 25),
+        ("standard", "block"), closed=True, since=(0, 25), on_v2=("block",),
     ),
 )  # fmt: skip
 LOADING = (
@@ -106,6 +109,7 @@ ADAPTIVE = _switch(
     "verify fewer drafted tokens where confidence is low (V2 runner, full graphs; "
     "no LoRA, no pipeline parallelism)",
     since=(0, 28),
+    on_v2=(True,),
 )
 TOPK = Knob(
     "dspark_draft_topk",
