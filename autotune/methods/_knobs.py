@@ -106,14 +106,14 @@ SPARSE_INDICES = _switch(
 )
 ADAPTIVE = _switch(
     "enable_adaptive_verification",
-    "verify fewer drafted tokens where confidence is low (V2 runner, full graphs; "
-    "no LoRA, no pipeline parallelism)",
+    "verify fewer drafted tokens where confidence is low (V2 runner, full graphs, no LoRA, no "
+    "pipeline parallelism; vLLM's recipe for DeepSeek V4.1: not on ROCm yet)",
     since=(0, 28),
     on_v2=(True,),
 )
 TOPK = Knob(
     "dspark_draft_topk",
-    "run the Markov head on the k likeliest tokens only (Qwen3 DSpark on one GPU)",
+    "run the Markov head on the k likeliest tokens only (Qwen3 DSpark, drafter on one GPU)",
     (64, 256, 1024), int, least=1, since=(0, 28),
 )  # fmt: skip
 LOOKUP = (
