@@ -117,6 +117,7 @@ class _Plan:
             self._refuse(method, f"none of the lengths is allowed: {reasons}", explicit, drafter)
             return
         self._warn_about(method, drafter, drafter_facts)
+        self._advise(method)
         self.spaces.append(
             MethodSpace(
                 method=method.name,
@@ -185,6 +186,16 @@ class _Plan:
             raise ConfigurationError(message, hint)
         advice = "; name one with --drafter METHOD=ID_OR_PATH" if lacks else ""
         self.skipped.append(Skipped(method=method.name, reason=reason + advice))
+
+    def _advise(self, method: Method) -> None:
+        """Say what published commands for ROCm set for this method and this run does not."""
+        entry, engine = self.model.entry, self.environment
+        if not entry or not engine or engine.platform != "rocm":
+            return
+        for key, value in entry.on_rocm.get(method.name, {}).items():
+            if key not in method.config:
+                option = f"--speculative-option {method.name}.{key}={value}"
+                self.warn(f"{method.name}: the published command for ROCm adds {option}")
 
     def _warn_about(
         self, method: Method, drafter: DrafterEntry | None, facts: ModelFacts | None

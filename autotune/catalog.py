@@ -37,6 +37,8 @@ class CatalogEntry(Record):
     variants: tuple[str, ...] = ()  # ids of the same model, quantised: same drafters
     native: tuple[str, ...] = ()  # methods whose weights are in the model's own checkpoint
     drafters: dict[str, tuple[DrafterEntry, ...]] = Field(default_factory=dict)
+    # by method: keys of speculative_config that published commands for ROCm set; only advice
+    on_rocm: dict[str, dict[str, str | int | bool]] = Field(default_factory=dict)
 
     @property
     def short_name(self) -> str:
@@ -100,9 +102,10 @@ def _parse(text: str, source: str) -> tuple[CatalogEntry, ...]:
         where = ".".join(str(part) for part in first["loc"])
         raise ConfigurationError(f"{source}: {where}: {first['msg']}") from error
     for entry in entries:
-        for method in (*entry.native, *entry.drafters):
+        for method in (*entry.native, *entry.drafters, *entry.on_rocm):
             try:
                 known = get_method(method)
+                known.with_options(entry.on_rocm.get(method, {}))
             except ConfigurationError as error:
                 raise ConfigurationError(
                     f"{source}: {entry.id}: {error.message}", error.hint

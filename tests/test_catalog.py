@@ -434,3 +434,28 @@ def test_a_drafter_that_was_made_for_another_model_is_said(tmp_path):
             said[name, target] = any("made for Qwen/Qwen3-32B" in text for text in warnings)
             assert not any("made for None" in text for text in warnings)
     assert said == {(name, target): name == "d" for name, target in said}
+
+
+def test_what_published_commands_for_rocm_add_is_advice():
+    option = "--speculative-option dflash.attention_backend=TRITON_ATTN"
+    spaces, _, warnings = build("gemma-4-31B-it", methods=["dflash"])
+    assert any(option in warning for warning in warnings)
+    assert "attention_backend" not in spaces[0].config  # never applied by itself
+    options = {"dflash": {"attention_backend": "ROCM_ATTN"}}
+    _, _, warnings = build("gemma-4-31B-it", methods=["dflash"], options=options)
+    assert not any("published command" in warning for warning in warnings)
+    cuda = EngineInfo(python="python", vllm="0.32.0", platform="cuda")
+    _, _, warnings = build("gemma-4-31B-it", methods=["dflash"], environment=cuda)
+    assert not any("published command" in warning for warning in warnings)
+
+
+def test_advice_that_no_method_takes_is_a_bad_catalogue(tmp_path):
+    own = tmp_path / "own.toml"
+    own.write_text('[[model]]\nid = "a/b"\n[model.on_rocm]\nngram = { attention_backend = "X" }\n')
+    with pytest.raises(ConfigurationError, match="ngram has no option"):
+        load_catalog(str(own))
+
+
+@pytest.mark.parametrize("name", NINE)
+def test_the_nine_by_short_and_full_name(name):
+    assert resolve_model(name).model == resolve_model(name.partition("/")[2]).model == name
