@@ -239,6 +239,8 @@ def test_paths_that_vllm_would_take_for_another_method(path):
     draft = ModelFacts(source=path)
     assert "another method" in get_method("draft_model").why_not(MODEL, draft)
     assert get_method("eagle3").why_not(MODEL, draft) is None
+    for name in ("ngram", "ngram_gpu", "suffix"):  # vLLM looks at no path for these
+        assert get_method(name).why_not(draft, None) is None
     native = ModelFacts(source=path, n_predict=1)
     assert "another method" in get_method("mtp").why_not(native, None)
 

@@ -8,14 +8,16 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autotune.candidates import build_spaces
 from autotune.catalog import resolve_model
 from autotune.errors import ConfigurationError
-from autotune.methods import get_method
+from autotune.methods import all_methods, get_method
 from autotune.methods._families import MTP_ARCHITECTURES, MTP_TYPES
-from autotune.model_facts import KINDS, ModelFacts, read_facts
-from autotune.recognise import method_of
+from autotune.model_facts import KINDS, ModelFacts, parse_config, read_facts
+from autotune.recognise import method_of, method_of_facts
 
 ALGORITHM = {"speculators_config": {"proposal_methods": [{"speculative_tokens": 5}]}}
 # Shapes of published checkpoints, cut to what tells them apart.
@@ -134,6 +136,39 @@ def test_a_format_that_vllm_does_not_read_is_refused_by_name_too(tmp_path):
     facts = read_facts(checkpoint(tmp_path, {"speculators_model_type": "eagle"}))
     reason = get_method("eagle").why_not(ModelFacts(source="org/m"), facts)
     assert "no speculators checkpoint of kind 'eagle'" in reason
+
+
+KEYS = (
+    "architectures", "model_type", "speculators_model_type", "speculators_config", "text_config",
+    "transformer_layer_config", "dflash_config", "eagle_config", "mtp_config", "pard_token",
+    "quantization_config", "block_size", "dspark_block_size", "sample_from_anchor", "num_heads",
+    "medusa_num_heads", "draft_vocab_size", "num_hidden_layers", "num_nextn_predict_layers",
+    "target_hidden_size", "eagle_aux_hidden_state_layer_ids", "proposal_methods", "verifier",
+    "name_or_path", "quant_method", "speculative_tokens",
+)  # fmt: skip
+WORDS = ("eagle", "EagleLlamaForCausalLM", "Qwen3ForCausalLM", "dflash", "qwen3_5", "mimo_mtp", "")
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 99) | st.floats(allow_nan=False)
+    | st.sampled_from(WORDS),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(KEYS), inner),
+    max_leaves=6,
+)  # fmt: skip
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=8))
+def test_any_config_is_recognised_or_refused(config):
+    """A damaged file is a ConfigurationError, never a traceback; no method fails on its facts."""
+    try:
+        facts = parse_config(config, "org/d", Path("config.json"))
+        name = method_of_facts(facts)
+    except ConfigurationError:
+        return
+    assert name in {method.name for method in all_methods()}
+    target = ModelFacts(source="org/m")
+    for method in all_methods():
+        assert method.why_not(target, facts) != ""
+        allowed, refused = method.allowed(range(1, 9), target, facts)
+        assert sorted([*allowed, *refused]) == list(range(1, 9))
 
 
 # ----------------------------------------------------------------------------------- targets

@@ -20,7 +20,8 @@ from autotune.cli import cli
 from autotune.environment import EngineInfo
 from autotune.errors import ConfigurationError
 from autotune.methods import all_methods, get_method
-from autotune.methods._knobs import OWNED, Knob
+from autotune.methods._knobs import Knob
+from autotune.methods._options import OWNED
 from autotune.speculative_options import parse_options
 
 

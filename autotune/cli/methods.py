@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli.options import as_json as as_json_option
+from autotune.methods._options import dotted
 
 if TYPE_CHECKING:
     from autotune.methods import Method
@@ -127,7 +128,3 @@ def values_text(knob: Knob) -> str:
     return ", ".join(
         value if isinstance(value, str) else json.dumps(value) for value in knob.values
     )
-
-
-def dotted(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,42 +137,3 @@ SUFFIX = (
         "draft only tokens at least so likely", (0.1, 0.05, 0.3), float, least=0, most=1,
     ),
 )  # fmt: skip
-
-# Keys of vLLM's speculative_config that nobody sets by hand here, and why.
-OWNED = {
-    "method": "--methods chooses it",
-    "model": "--drafter METHOD=ID_OR_PATH names it",
-    "num_speculative_tokens": "--num-speculative-tokens gives the N to try",
-    "num_speculative_tokens_per_batch_size": "spectune measures it (--schedule)",
-    "parallel_drafting": "the method decides it: pard and peagle are the parallel ones",
-    "suffix_decoding_max_cached_requests": "0, or a block measured twice would be drafted from "
-    "its own first answers",
-    "tensor_parallel_size": "vLLM wants draft_tensor_parallel_size",
-    "max_model_len": "it is no bound on drafting: vLLM drafts longer texts all the same",
-    "synthetic_acceptance_rates": "acceptance must be measured, not set",
-    "synthetic_acceptance_length": "acceptance must be measured, not set",
-    "revision": "name a folder with --drafter for a fixed revision",
-    "code_revision": "name a folder with --drafter for a fixed revision",
-    "enforce_eager": "it belongs to the engine: after `--`",
-    "draft_load_config": "the engine's own --load-format serves",
-    "disable_eagle_block_drop": "an experiment of vLLM's developers on prefix caching, which is "
-    "isolated in every window here",
-    "target_model_config": "vLLM fills it in",
-    "target_parallel_config": "vLLM fills it in",
-    "draft_model_config": "vLLM fills it in",
-    "draft_parallel_config": "vLLM fills it in",
-}
-
-
-def clash(config: Mapping[str, Any]) -> str | None:
-    """Settings that vLLM 0.32 refuses together (config/speculative.py, its speculators)."""
-    low, high = config.get("prompt_lookup_min"), config.get("prompt_lookup_max")
-    if low is not None and high is not None and low > high:
-        return f"prompt_lookup_min={low} is above prompt_lookup_max={high}"
-    if config.get("draft_sample_method") == "probabilistic":
-        for name in ("use_heterogeneous_vocab", "use_local_argmax_reduction"):
-            if config.get(name):
-                return f"{name} takes greedy drafts only, not draft_sample_method=probabilistic"
-    if config.get("dspark_draft_topk") and config.get("draft_tensor_parallel_size", 1) != 1:
-        return "dspark_draft_topk needs draft_tensor_parallel_size=1"
-    return None
