@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-from autotune.candidates import build_spaces, parse_drafters, parse_lengths, parse_methods
+from autotune.candidates import build_spaces
 from autotune.catalog import resolve_model
 from autotune.comparison import require_sampler
 from autotune.discover import with_discovered
@@ -32,6 +32,7 @@ from autotune.records import (
 )
 from autotune.speculative_options import parse_options
 from autotune.variables import engine_variables
+from autotune.wanted import parse_drafters, parse_lengths, parse_methods
 from autotune.workload import held_out_warning, load_workload, workload_warnings
 
 Effort = Literal["fast", "default", "rigorous"]
