@@ -46,6 +46,7 @@ class EngineFacts(Record):
     gpu_memory_utilization: float | None = None
     capture_sizes: tuple[int, ...] | None = None  # tokens; empty: no graphs
     cudagraph_mode: str | None = None  # "NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE", ...
+    dtype: str | None = None  # "torch.bfloat16"
     quantization: str | None = None
     logits_processors: tuple[str, ...] | None = None
     device: str | None = None  # "cpu", "cuda" (ROCm too)
@@ -59,6 +60,7 @@ class Verdict(Record):
     ok: bool
     error: str = ""  # why not, in vLLM's words, on one line
     facts: EngineFacts = EngineFacts()
+    tokens: tuple[int, ...] | None = None  # of each conversation asked about
 
 
 class ValidatorError(Exception):
@@ -91,9 +93,14 @@ class Validator:
             self.close()
             raise
 
-    def check(self, arguments: Sequence[str]) -> Verdict:
-        """vLLM's verdict on these arguments of its server. Raises ValidatorError."""
-        line = json.dumps({"arguments": list(arguments)}) + "\n"
+    def check(
+        self, arguments: Sequence[str], chats: Sequence[Sequence[Mapping[str, str]]] = ()
+    ) -> Verdict:
+        """vLLM's verdict on these arguments of its server, and how long these conversations are.
+
+        Raises ValidatorError.
+        """
+        line = json.dumps({"arguments": list(arguments), "chats": list(chats)}) + "\n"
         stdin = self._process.stdin
         with contextlib.suppress(OSError):  # it ended: `_next` says so
             if stdin is not None:

@@ -3,7 +3,8 @@
 One JSON object a line. First it says `{"ready": VERSION}`; then each `{"arguments": [...]}` on
 stdin is answered by `{"ok": true, "facts": {...}}` or `{"ok": false, "error": "..."}`. It does what
 a server does before it loads anything (parse, validate, build the engine's configuration), imports
-vLLM once for all of them, and ends when stdin does. Nothing of spectune is imported here.
+vLLM once for all of them, and ends when stdin does. With `"chats": [[{role, content}, ...], ...]`
+the answer also has `"tokens": [...]`, the length of each prompt. Nothing of spectune is imported.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import Any, NoReturn, TextIO
 PARSERS = ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")
 PARSER_CLASSES = ("vllm.utils.argparse_utils", "vllm.utils")
 
+TOKENIZERS = ("vllm.tokenizers", "vllm.tokenizers.registry", "vllm.transformers_utils.tokenizer")
+
 # What is told of an accepted configuration: name -> where it stands in VllmConfig.
 FACTS = {
     "max_model_len": "model_config.max_model_len",
@@ -33,6 +36,7 @@ FACTS = {
     "gpu_memory_utilization": "cache_config.gpu_memory_utilization",
     "capture_sizes": "compilation_config.cudagraph_capture_sizes",
     "cudagraph_mode": "compilation_config.cudagraph_mode.name",
+    "dtype": "model_config.dtype",
     "quantization": "model_config.quantization",
     "logits_processors": "model_config.logits_processors",
     "device": "device_config.device_type",
@@ -53,7 +57,8 @@ def main() -> None:
     version, build = load()
     tell(answers, {"ready": version})
     for line in sys.stdin:
-        tell(answers, answer(build, json.loads(line)["arguments"]))
+        asked = json.loads(line)
+        tell(answers, answer(build, asked["arguments"], asked.get("chats", [])))
 
 
 def tell(answers: TextIO, document: dict[str, Any]) -> None:
@@ -93,7 +98,9 @@ def refuse(message: str) -> NoReturn:
     raise RefusedError(message)
 
 
-def answer(build: Callable[[list[str]], Any], arguments: list[str]) -> dict[str, Any]:
+def answer(
+    build: Callable[[list[str]], Any], arguments: list[str], chats: list[Any]
+) -> dict[str, Any]:
     try:
         config = build(arguments)
     except SystemExit as end:  # --help and the like
@@ -101,7 +108,31 @@ def answer(build: Callable[[list[str]], Any], arguments: list[str]) -> dict[str,
     except Exception as error:  # noqa: BLE001  (whatever vLLM raises is its verdict)
         return {"ok": False, "error": said(error)}
     facts = {name: plain(walk(config, path)) for name, path in FACTS.items()}
-    return {"ok": True, "facts": {**facts, "sampling": sampling(config)}}
+    told = {"ok": True, "facts": {**facts, "sampling": sampling(config)}}
+    return {**told, "tokens": lengths(config, chats)} if chats else told
+
+
+def lengths(config: Any, chats: list[Any]) -> list[int] | None:
+    """Tokens of each conversation as the server would render it; None: it cannot be told."""
+    try:
+        made = next(
+            module.cached_tokenizer_from_config
+            for module in map(optional, TOKENIZERS)
+            if hasattr(module, "cached_tokenizer_from_config")
+        )
+        tokenizer = made(config.model_config)
+        options = {"tokenize": True, "add_generation_prompt": True, "return_dict": False}
+        return [len(tokenizer.apply_chat_template(chat, **options)) for chat in chats]
+    except Exception as error:  # noqa: BLE001  (it is a service, not a verdict)
+        print(f"prompts cannot be counted: {said(error)}", file=sys.stderr)
+        return None
+
+
+def optional(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError:
+        return None
 
 
 def said(error: Exception) -> str:

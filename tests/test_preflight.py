@@ -72,9 +72,12 @@ def plan_of(*spaces: MethodSpace, engine_args: tuple[str, ...] = (), **settings)
     )  # fmt: skip
 
 
-def check(plan: Plan, engine: VllmEngine, *named: str, said: list[str] | None = None) -> Plan:
+def check(
+    plan: Plan, engine: VllmEngine, *named: str, said: list[str] | None = None, **more
+) -> Plan:
     progress = (said if said is not None else []).append
-    return preflight(plan, engine, named=frozenset(named), progress=progress)
+    info = EngineInfo(python="python", vllm="0.32.0", platform="cpu")
+    return preflight(plan, engine, info, named=frozenset(named), progress=progress, **more)
 
 
 def skips(plan: Plan) -> list[tuple[str, int | None, str]]:
