@@ -58,9 +58,18 @@ def capture_advice(method: str, found: Sequence[Uncaptured]) -> str | None:
     worst = max(found, key=lambda one: one.tokens)
     loads = ", ".join(str(load) for load in sorted({one.concurrency for one in found}))
     shortest = min(one.num_speculative_tokens for one in found)
+    room = capture_size(worst.tokens)
+    exactly = (
+        ""
+        if room == worst.tokens
+        else (
+            f", but a full graph of such a step wants {worst.tokens} itself among "
+            "--cudagraph-capture-sizes"
+        )
+    )
     return (
         f"{method}: from N={shortest} on, at concurrency {loads}, a step is larger than any "
         f"captured graph and runs without one: N={worst.num_speculative_tokens} at "
         f"{worst.concurrency} is {worst.tokens} tokens, captured are up to {worst.largest}; "
-        f"-- --max-cudagraph-capture-size {capture_size(worst.tokens)} captures it"
+        f"-- --max-cudagraph-capture-size {room} makes room{exactly}"
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from autotune.environment import Platform
+from autotune.gpu import Platform
 from autotune.records import Record
 
 
