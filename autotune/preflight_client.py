@@ -27,7 +27,7 @@ from autotune.records import Record
 
 WORKER = Path(__file__).with_name("preflight_worker.py")
 LOAD_SECONDS = 300.0  # to import vLLM: 8 s warm on a CPU, minutes from a cold network disk
-CHECK_SECONDS = 60.0  # one configuration: it may have to ask the Hub
+CHECK_SECONDS = 120.0  # one configuration: it may ask the Hub, or inspect a model anew
 END_SECONDS = 5.0
 STEP_SECONDS = 0.5  # between two lines of progress
 
@@ -101,11 +101,7 @@ class Validator:
         Raises ValidatorError.
         """
         line = json.dumps({"arguments": list(arguments), "chats": list(chats)}) + "\n"
-        stdin = self._process.stdin
-        with contextlib.suppress(OSError):  # it ended: `_next` says so
-            if stdin is not None:
-                stdin.write(line.encode())
-                stdin.flush()
+        threading.Thread(target=self._write, args=(line.encode(),), daemon=True).start()
         said = self._next("ok", self._check_seconds, "checking a configuration")
         try:
             verdict = Verdict.model_validate(said)
@@ -113,8 +109,14 @@ class Validator:
             raise ValidatorError(f"an answer that makes no sense: {said!r:.200}") from error
         return verdict.model_copy(update={"error": one_line(verdict.error)})
 
+    def _write(self, line: bytes) -> None:
+        """In a thread, like `_read`: a pipe cannot be waited for with a limit."""
+        with contextlib.suppress(OSError, ValueError):  # it ended, which `_next` finds out
+            if self._process.stdin is not None:
+                self._process.stdin.write(line)
+                self._process.stdin.flush()
+
     def _read(self) -> None:
-        """In a thread, since a pipe cannot be waited for with a limit."""
         with contextlib.suppress(OSError, ValueError):
             for line in self._process.stdout or ():
                 self._answers.put(line.decode(errors="replace"))
@@ -147,12 +149,13 @@ class Validator:
 
     def close(self) -> None:
         """End it and everything that it started."""
-        if self._process.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)  # it holds nothing that needs an end
         self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError, ValueError):
+                if pipe is not None:
+                    pipe.close()
         self._noise.close()
 
     def __enter__(self) -> Validator:

@@ -13,6 +13,8 @@ OTHER_WEIGHTS = ("--quantization", "-q", "--load-format", "--cpu-offload-gb", "-
 
 def look_at_memory(ledger: Ledger, device_bytes: int | None) -> None:
     """Enter what is known of each candidate; `device_bytes` is the memory of one GPU."""
+    if device_bytes is None:
+        return
     model = ledger.plan.target.model
     target = _estimate(ledger, None, device_bytes)
     if target.fits is False:
@@ -36,7 +38,7 @@ def _few(ledger: Ledger, space: MethodSpace, estimate: MemoryEstimate, requests:
         )
 
 
-def _estimate(ledger: Ledger, drafter: str | None, device_bytes: int | None) -> MemoryEstimate:
+def _estimate(ledger: Ledger, drafter: str | None, device_bytes: int) -> MemoryEstimate:
     """Nothing is said of the room where flags or stages change what a device holds."""
     facts, target = ledger.baseline, ledger.plan.target
     flags = {flag for flag, _ in read_flags(target.engine_args)}

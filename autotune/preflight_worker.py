@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -54,11 +57,19 @@ def main() -> None:
     # Whatever vLLM prints goes to stderr: stdout carries answers only.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     version, build = load()
     tell(answers, {"ready": version})
     for line in sys.stdin:
         asked = json.loads(line)
         tell(answers, answer(build, asked["arguments"], asked.get("chats", [])))
+
+
+def end_with(parent: int) -> None:
+    """Nothing is left behind where spectune was killed while vLLM is busy."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.killpg(os.getpgrp(), signal.SIGKILL)  # the group is ours: it was started as a session
 
 
 def tell(answers: TextIO, document: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
 import sys
 import textwrap
 import time
@@ -23,6 +24,7 @@ from autotune.model_facts import ModelFacts
 from autotune.plan import Request, make_plan
 from autotune.preflight import preflight
 from autotune.preflight_capture import capture_size
+from autotune.preflight_client import WORKER as WORKER_FILE
 from autotune.preflight_client import EngineFacts, Validator, ValidatorError
 from autotune.preflight_rules import Situation, findings
 from autotune.records import Message, MethodSpace, Plan, Prompt, Settings, Target, Workload
@@ -221,6 +223,30 @@ def test_nothing_is_left_behind(fake, tmp_path):
     pytest.fail(f"left: {left}")
 
 
+def test_the_side_process_ends_with_a_killed_parent(tmp_path):
+    """Even while vLLM is being imported, when it does not read what it is told."""
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "__init__.py").write_text("import time; time.sleep(600)")
+    program = (
+        "import subprocess, sys, time\n"
+        f"started = subprocess.Popen([sys.executable, {str(WORKER_FILE)!r}],"
+        " start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)\n"
+        "print(started.pid, flush=True)\n"
+        "time.sleep(600)"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    worker = psutil.Process(int(parent.stdout.readline()))
+    time.sleep(1.0)  # it is up, and sleeps in the import
+    assert _alive(worker)
+    parent.kill()
+    parent.wait()
+    gone, _ = psutil.wait_procs([worker], timeout=30)
+    assert gone or not _alive(worker)
+
+
 def _group(process: psutil.Process) -> int | None:
     try:
         return os.getpgid(process.pid)
@@ -371,6 +397,24 @@ def test_a_drafter_that_cannot_fit_is_skipped_with_the_figures(fake, tmp_path, m
     assert len(told(fake, flagged, device_bytes=50 * 2**30, **facts).spaces) == 1
     small = told(fake, plan_of(NGRAM), device_bytes=40 * 2**30, **facts)
     assert small.spaces == (NGRAM,) and "leaves no room" in small.warnings[0]
+
+
+def test_a_cache_that_holds_fewer_requests_than_the_load(fake, tmp_path, monkeypatch):
+    """1 MiB usable, weights of 24 KiB, 2 x 2 layers x 1 head x 32 numbers of 2 bytes a token."""
+    config = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+              "num_key_value_heads": 1, "head_dim": 32, "torch_dtype": "bfloat16"}  # fmt: skip
+    model = checkpoint(tmp_path / "m", **config)
+    weights = Weights(by_type={"BF16": 24 * 1024})
+    monkeypatch.setattr("autotune.memory.model_weights", lambda name: weights)
+    facts = {"gpu_memory_utilization": 0.5, "tensor_parallel_size": 1, "pipeline_parallel_size": 1}
+    answer = f"tell(ok=True, tokens=[44], facts={facts}) if n is None else accept()"
+    plan = plan_of(NGRAM).model_copy(update={"target": Target(model=model)})
+    fits = (1024 - 24) * 1024 // (2 * 2 * 32 * 2) // (44 + 256)
+    for load in (fits, fits + 1):
+        busy = plan.model_copy(update={"concurrencies": (1, load)})
+        checked = check(busy, fake(answer), device_bytes=2 * 2**20)
+        assert len(checked.warnings) == (load > fits), checked.warnings
+        assert all(f"at most {fits} of these requests" in w for w in checked.warnings)
 
 
 def test_graphs_that_are_too_small_for_a_load(fake):
