@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from typing import NamedTuple
 
 import psutil
 import pytest
@@ -415,6 +416,43 @@ def test_a_cache_that_holds_fewer_requests_than_the_load(fake, tmp_path, monkeyp
         checked = check(busy, fake(answer), device_bytes=2 * 2**20)
         assert len(checked.warnings) == (load > fits), checked.warnings
         assert all(f"at most {fits} of these requests" in w for w in checked.warnings)
+
+
+class Cards(NamedTuple):
+    """As `Gpus` tells of them."""
+
+    memory_bytes: tuple[int | None, ...]
+
+
+@pytest.mark.parametrize(
+    ("cards", "warns"),
+    [(Cards((8192, 1000)), True), (Cards((8192, 4000)), False), (Cards((None, 1000)), False),
+     (None, False), (object(), False)],
+    ids=["small", "large", "one unknown", "no gpu", "older"],
+)  # fmt: skip
+def test_the_smallest_gpu_decides(fake, tmp_path, monkeypatch, cards, warns):
+    """Weights of 1500 bytes, half of each card's memory usable."""
+    info = EngineInfo(python="p", vllm="0.32.0", platform="rocm")
+    monkeypatch.setattr("autotune.plan.probe_engine", lambda _: info)
+    monkeypatch.setattr("autotune.plan.probe_gpus", lambda _: cards)
+    weights = Weights(by_type={"BF16": 1500})
+    monkeypatch.setattr("autotune.memory.model_weights", lambda name: weights)
+    facts = {"gpu_memory_utilization": 0.5, "tensor_parallel_size": 1, "pipeline_parallel_size": 1}
+    model = checkpoint(tmp_path / "m", model_type="llama")
+    request = Request(model=model, workload="math", methods="ngram")
+    plan = make_plan(request, fake(f"accept(**{facts})"))
+    assert any("leaves no room" in warning for warning in plan.warnings) == warns
+    off = request.model_copy(update={"preflight": False})
+    assert not any("leaves no room" in w for w in make_plan(off, fake("os.abort()")).warnings)
+
+
+def test_a_plan_that_is_left_empty_is_an_error(fake, tmp_path, monkeypatch):
+    info = EngineInfo(python="p", vllm="0.32.0", platform="cpu")
+    monkeypatch.setattr("autotune.plan.probe_engine", lambda _: info)
+    request = Request(model=checkpoint(tmp_path / "m", model_type="llama"), workload="math")
+    engine = fake("refuse('not this one') if n else accept()")
+    with pytest.raises(ConfigurationError, match=r"nothing is left .*ngram: vLLM refuses it: not"):
+        make_plan(request, engine)
 
 
 def test_graphs_that_are_too_small_for_a_load(fake):
