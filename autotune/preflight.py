@@ -77,8 +77,11 @@ def _apply_rules(ledger: Ledger, space: MethodSpace, info: EngineInfo) -> None:
 
 
 def _advise_capture(ledger: Ledger, space: MethodSpace) -> None:
-    nothing = EngineFacts()
-    sizes = {n: ledger.facts.get((space.method, n), nothing).capture_sizes for n in space.lengths}
+    known = {n: ledger.facts.get((space.method, n), EngineFacts()) for n in space.lengths}
+    sizes = {
+        n: () if facts.cudagraph_mode == "NONE" else facts.capture_sizes
+        for n, facts in known.items()
+    }
     found = uncaptured(ledger.plan.concurrencies, sizes, ledger.baseline.max_num_seqs)
     if advice := capture_advice(space.method, found):
         ledger.warnings.append(advice)

@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 from pydantic import ValidationError
@@ -36,12 +35,9 @@ class EngineFacts(Record):
     """What vLLM made of the arguments. None: this version does not say, or nobody was asked."""
 
     max_model_len: int | None = None
-    draft_max_model_len: int | None = None
     max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
     tensor_parallel_size: int | None = None
     pipeline_parallel_size: int | None = None
-    data_parallel_size: int | None = None
     kv_cache_dtype: str | None = None
     gpu_memory_utilization: float | None = None
     capture_sizes: tuple[int, ...] | None = None  # tokens; empty: no graphs
@@ -49,7 +45,6 @@ class EngineFacts(Record):
     dtype: str | None = None  # "torch.bfloat16"
     quantization: str | None = None
     logits_processors: tuple[str, ...] | None = None
-    device: str | None = None  # "cpu", "cuda" (ROCm too)
     v2_runner: bool | None = None
     sampling: dict[str, Any] | None = None  # what requests get unless they say otherwise
 
@@ -68,7 +63,7 @@ class ValidatorError(Exception):
 
 
 class Validator:
-    """A running side process. As a context manager it is gone at the end, children and all."""
+    """A running side process; `close` ends it, children and all."""
 
     def __init__(
         self, python: str, environment: Mapping[str, str], progress: Progress,
@@ -157,17 +152,6 @@ class Validator:
                 if pipe is not None:
                     pipe.close()
         self._noise.close()
-
-    def __enter__(self) -> Validator:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def one_line(text: str, characters: int = 300) -> str:

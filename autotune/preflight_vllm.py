@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Protocol, runtime_checkable
 
 from autotune.engines import Progress
@@ -27,7 +28,7 @@ def ask_vllm(ledger: Ledger, engine: Asked, progress: Progress) -> None:
     Raises ValidatorError where it cannot be asked (any longer), and ConfigurationError where it
     refuses the user's own arguments.
     """
-    with engine.validator(progress) as validator:
+    with closing(engine.validator(progress)) as validator:
         _Asking(ledger, engine, validator).run(progress)
 
 

@@ -29,12 +29,9 @@ TOKENIZERS = ("vllm.tokenizers", "vllm.tokenizers.registry", "vllm.transformers_
 # What is told of an accepted configuration: name -> where it stands in VllmConfig.
 FACTS = {
     "max_model_len": "model_config.max_model_len",
-    "draft_max_model_len": "speculative_config.draft_model_config.max_model_len",
     "max_num_seqs": "scheduler_config.max_num_seqs",
-    "max_num_batched_tokens": "scheduler_config.max_num_batched_tokens",
     "tensor_parallel_size": "parallel_config.tensor_parallel_size",
     "pipeline_parallel_size": "parallel_config.pipeline_parallel_size",
-    "data_parallel_size": "parallel_config.data_parallel_size",
     "kv_cache_dtype": "cache_config.cache_dtype",
     "gpu_memory_utilization": "cache_config.gpu_memory_utilization",
     "capture_sizes": "compilation_config.cudagraph_capture_sizes",
@@ -42,7 +39,6 @@ FACTS = {
     "dtype": "model_config.dtype",
     "quantization": "model_config.quantization",
     "logits_processors": "model_config.logits_processors",
-    "device": "device_config.device_type",
     "v2_runner": "use_v2_model_runner",
 }
 
