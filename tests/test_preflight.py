@@ -204,7 +204,7 @@ def test_no_vllm_is_told(tmp_path):
 )
 def test_a_hang_ends(fake, verdict, before, words):
     python, said = fake(verdict, before).info.python, []
-    with pytest.raises(ValidatorError, match=words):  # noqa: SIM117
+    with pytest.raises(ValidatorError, match=words):
         limits = {"load_seconds": 1.5, "check_seconds": 1.5}
         with closing(Validator(python, os.environ, said.append, **limits)) as one:
             one.check([])
