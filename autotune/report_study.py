@@ -19,7 +19,7 @@ from autotune.records import (
     Stopped,
     Window,
 )
-from autotune.report_data import Curve, Load, Report, Row, row_of, span
+from autotune.report_data import Curve, Load, Report, row_of, span
 from autotune.report_events import timeline
 from autotune.storage.stored import StoredStudy, StoredWindow
 
@@ -170,7 +170,3 @@ def _facts(plan: Plan) -> tuple[tuple[str, str | None], ...]:
         ("Budget", budget), ("Confidence", f"{s.confidence:.0%}"),
         ("Tie margin", f"{s.tie_margin:.1%}"), ("Sampler", s.sampler), ("Seed", str(s.seed)),
     )  # fmt: skip
-
-
-def measured_rows(report: Report, load: Load) -> list[Row]:
-    return [row for row in report.rows if row.load == load and row.measured]

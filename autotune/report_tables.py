@@ -146,7 +146,7 @@ def measured_table(report: Report) -> Table | None:
         ("tok/s", lambda r: number(r.rate, ",.1f")),
         ("Speed-up", lambda r: factor(r.speedup)),
         ("Predicted", lambda r: factor(r.predicted, interval=False)),
-        ("Tokens/round", lambda r: number(r.acceptance_length and r.acceptance_length.value)),
+        ("Tokens/round", _length),
         ("Draft ms", lambda r: number(r.draft_seconds, ".2f", 1e3)),
         ("Verify ms", lambda r: number(r.verify_seconds, ".2f", 1e3)),
         ("Rest ms", lambda r: number(r.rest_seconds, ".2f", 1e3)),
@@ -171,7 +171,7 @@ def acceptance_table(report: Report) -> Table | None:
             ("Method", lambda r: r.method),
             ("N", lambda r: str(r.n)),
             ("Load", lambda r: load_text(r.load)),
-            ("Length", lambda r: number(r.acceptance_length and r.acceptance_length.value)),
+            ("Length", _length),
             *((str(i + 1), at(i)) for i in range(width)),
         ],
         text=1,
@@ -266,6 +266,10 @@ def _table(
         rows=tuple(zip(*(column for _, column in kept), strict=True)),
         text=text,
     )
+
+
+def _length(row: Row) -> str:
+    return number(row.acceptance_length.value if row.acceptance_length else None)
 
 
 # ---------------------------------------------------------------------------------- words

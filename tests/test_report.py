@@ -180,8 +180,8 @@ def finished(url, **changes):
         study.engine_started(BASE, 30.0)
         study.save(BASE, block, 0, make_window(BASE, 0, block, 100.0, duration_seconds=5.0))
         study.engine_started(LIVE, 30.0)
-        study.save(LIVE, block, 0,
-                   make_window(LIVE, 3, block, 200.0, steps=rest, duration_seconds=5.0))  # fmt: skip
+        window = make_window(LIVE, 3, block, 200.0, steps=rest, duration_seconds=5.0)
+        study.save(LIVE, block, 0, window)
         study.fail("mtp", 1, "the engine died", last_words)
         study.finish(make_recommendation(study.plan, study.id, candidates=(candidate, failed)))
     return stored(url)
