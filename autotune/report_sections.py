@@ -242,7 +242,8 @@ def story(report: Report) -> Iterable[str]:
     else:
         yield f"Not finished: {report.state}."
     if report.pauses:
-        yield f"{report.pauses} pauses between runs are left out."
+        pauses = "1 pause" if report.pauses == 1 else f"{report.pauses} pauses"
+        yield f"Left out of the figure: {pauses} between runs."
 
 
 def _predictions(report: Report, marks: Marks, keep: Keep) -> Section:
