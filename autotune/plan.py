@@ -160,7 +160,7 @@ def _open_plan(request: Request, engine: Engine, progress: Progress) -> Plan:
 def _device_bytes(info: EngineInfo) -> int | None:
     """Memory of the smallest GPU that the engine can see; None: not known."""
     gpus = None if info.platform == "cpu" else probe_gpus(info.platform)
-    sizes = getattr(gpus, "memory_bytes", ())
+    sizes = gpus.memory_bytes if gpus else ()
     known = [size for size in sizes if size is not None]
     return min(known) if known and len(known) == len(sizes) else None
 
