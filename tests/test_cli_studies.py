@@ -158,16 +158,24 @@ def test_help_names_the_verbs(url):
 # ------------------------------------------------------------------------------------ rm, several
 
 
-@pytest.fixture
-def three(url, tmp_path):
-    """Ids of three studies: begun 40 days ago, 2 days ago and now."""
-    ids = []
+@pytest.fixture(scope="module")
+def three_studies(tmp_path_factory):
+    """Studies begun 40 days ago, 2 days ago and now: (folder, their ids)."""
+    folder, ids = tmp_path_factory.mktemp("three"), []
     for model in ("a/a", "b/b", "c/c"):
-        with open_study(url, make_plan(model)) as study:
+        with open_study(f"sqlite:///{folder}/s.db", make_plan(model)) as study:
             ids.append(study.id)
     for name, days in zip(ids, (40, 2, 0), strict=True):
-        sql(tmp_path, "UPDATE spectune_study SET created_at = ? WHERE name = ?",
+        sql(folder, "UPDATE spectune_study SET created_at = ? WHERE name = ?",
             time.time() - days * 86400, name)  # fmt: skip
+    return folder, ids
+
+
+@pytest.fixture
+def three(tmp_path, three_studies):
+    """Their ids, in a copy of that database."""
+    folder, ids = three_studies
+    shutil.copy(folder / "s.db", tmp_path)
     return ids
 
 

@@ -163,7 +163,7 @@ def engine_args(draw):
 
 
 CONFIGS = st.one_of(st.none(), JSON.map(lambda extra: {**extra, **CONFIG}))
-ROUNDS = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+ROUNDS = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 
 
 @ROUNDS
@@ -502,11 +502,12 @@ def test_a_file_and_a_study_give_the_same(spectune, file):
     r = load_recommendation(file)
     with open_study(None, make_plan(MODEL)) as study:
         study.finish(r)
-    for form in FORMS:
+    for form in ("json", "config"):
         from_file = spectune(str(file), "--format", form)
         assert from_file.exit_code == 0
         assert from_file.stdout == spectune(study.id[:6], "--format", form).stdout
-        assert from_file.stdout == spectune("--format", form).stdout == export(r, form) + "\n"
+        assert from_file.stdout == export(r, form) + "\n"
+    assert spectune("--format", "config").stdout == from_file.stdout  # the newest
 
 
 def test_output_goes_to_a_file(spectune, file, tmp_path):
@@ -576,6 +577,7 @@ def test_a_plan_for_a_real_engine_records_its_variables(tmp_path, monkeypatch):
     assert second.variables["VLLM_ROCM_USE_AITER"] == "0"
 
 
+@pytest.mark.slow
 def test_a_recommendation_says_what_its_command_leaves_out(stage):
     flag = "--per-request-spec-decode-metrics"
     plan = plan_of(settings={"greedy_prompts": 0}, mtp=[1])
