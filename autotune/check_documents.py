@@ -64,6 +64,7 @@ class Candidate(Lenient):
     per_position_acceptance_intervals: tuple[dict[str, float], ...] | None = None
     tpot_p50_seconds: Positive | None = None
     ttft_p50_seconds: Positive | None = None
+    blocks: int | None = Field(default=None, ge=1)
     prompts: tuple[PromptDrafts, ...] = ()
 
 
@@ -213,7 +214,7 @@ def _candidate_row(
     rate = c.output_tokens_per_second
     speedup = None
     if c.speedup is not None:
-        speedup = from_ratio(c.speedup, noise * math.sqrt(2) if assumed else None)
+        speedup = from_ratio(c.speedup, noise * math.sqrt(2) if assumed else None, c.blocks)
     elif rate is not None and base is not None:
         speedup = Figure(value=rate / base, sd=noise * math.sqrt(2), assumed=True)
     return CheckRow(
@@ -255,14 +256,17 @@ def _choices_alone(
     ]
 
 
-def from_ratio(ratio: Ratio, assumed_sd: float | None = None) -> Figure:
-    """Standard error of the logarithm from an interval, as if it were normal."""
-    from scipy.stats import norm
+def from_ratio(ratio: Ratio, assumed_sd: float | None = None, blocks: int | None = None) -> Figure:
+    """Standard error of the logarithm from an interval: Student's t over blocks, else normal."""
+    from scipy.stats import norm, t
 
     if assumed_sd is not None:
         return Figure(value=ratio.value, sd=assumed_sd, assumed=True)
-    z = float(norm.ppf((1 + ratio.confidence) / 2))
-    return Figure(value=ratio.value, sd=abs(math.log(ratio.high / ratio.low)) / (2 * z))
+    freedom = float(blocks - 1) if blocks is not None and blocks > 1 else None
+    tail = (1 + ratio.confidence) / 2
+    z = float(norm.ppf(tail) if freedom is None else t.ppf(tail, freedom))
+    sd = abs(math.log(ratio.high / ratio.low)) / (2 * z)
+    return Figure(value=ratio.value, sd=sd, freedom=freedom, count=blocks)
 
 
 def single(value: float | None, noise: float) -> Figure | None:

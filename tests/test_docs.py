@@ -32,7 +32,7 @@ def generated(generate):
     return generate.documents()
 
 
-NAMES = ("cli.md", "recommendation.schema.json", "recording.schema.json")
+NAMES = ("cli.md", "recommendation.schema.json", "recording.schema.json", "check.schema.json")
 
 
 @pytest.mark.parametrize("name", NAMES)
