@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 BLOCKS = 8  # in a pass
 CYCLES = 8  # at most
 MISSED = 0.02  # of losses of exactly the margin, over all looks
-FIRST_GENERATION = 100  # fresh starts, so that nothing is mistaken for a study's own
+FIRST_GENERATION = 1000  # fresh starts, so that nothing is mistaken for a study's own
 IN_VAIN = 1 / 3  # of the reference's standard error: a tenth of the variance of the change
 Load = int | None
 
@@ -65,6 +65,7 @@ class Effort(NamedTuple):
     cycles: int = CYCLES
     budget_seconds: float | None = None
     all_cycles: bool = False  # measure on although everything is sure: for a golden value
+    rivals: int = 0  # other N of the method, the reference's next best, to measure for a cycle
 
 
 class Configuration(NamedTuple):
@@ -128,8 +129,12 @@ class Memory:
 class Bench:
     """Measures cycles. Each change between baseline and configuration is a fresh start."""
 
-    def __init__(self, lab: Lab, configuration: Configuration, blocks: int) -> None:
+    def __init__(
+        self, lab: Lab, configuration: Configuration, blocks: int, *, rival: int = 0
+    ) -> None:
+        """`rival`: the how manieth other configuration it is, for which nothing is compared."""
         self.lab, self.configuration, self.blocks = lab, configuration, blocks
+        self.rival = rival
         self.cycles: dict[Load, list[Cycle]] = {load: [] for load in lab.plan.concurrencies}
         self.greedy: GreedyCheck | None = None
         self._starts = 0
@@ -146,7 +151,7 @@ class Bench:
                 for load in self.cycles:
                     window = self._window(ours, BlockRole.CONFIRM, index, load)
                     taken.setdefault((load, block, ours), []).append(window)
-            if self.lab.plan.settings.greedy_prompts and self.greedy is None and ours:
+            if self._wants_greedy() and ours:
                 self.greedy = self._compare_greedy()
         for load, cycles in self.cycles.items():
             sides = {
@@ -160,28 +165,31 @@ class Bench:
         rows: list[CheckRow] = []
         for i, (load, cycles) in enumerate(self.cycles.items()):
             greedy = None if i else self.greedy  # at batch 1, whatever the load
-            rows += [baseline_row(load, cycles), measured_row(load, method, n, cycles, greedy)]
+            ours = measured_row(load, method, n, cycles, greedy)
+            if self.rival:
+                rows.append(ours.model_copy(update={"chosen": False, "prompts": ()}))
+            else:
+                rows += [baseline_row(load, cycles), ours]
         return tuple(rows)
 
     def _window(self, ours: bool, role: BlockRole, index: int, load: Load) -> Window:
         if ours != self._ours:
             self._starts += 1
             self._ours = ours
-            if role == BlockRole.CONFIRM and not ours and self.greedy is None:
-                self._greedy_base()
+            if not ours and self._wants_greedy():  # answers without speculation
+                self._base = self.lab.window(self._arm(False), 0, BlockRole.GREEDY, 0, 1)
         n = self.configuration.n if ours else 0
         return self.lab.window(self._arm(ours), n, role, index, load)
 
     def _arm(self, ours: bool) -> Arm:
-        generation = FIRST_GENERATION + self._starts
+        generation = FIRST_GENERATION * (self.rival + 1) + self._starts
         if not ours:
             return self.lab.baseline_arm(generation)
         return self.configuration.arm(generation)
 
-    def _greedy_base(self) -> None:
-        """Answers without speculation, while the baseline runs."""
-        if self.lab.plan.settings.greedy_prompts:
-            self._base = self.lab.window(self._arm(False), 0, BlockRole.GREEDY, 0, 1)
+    def _wants_greedy(self) -> bool:
+        asked = self.lab.plan.settings.greedy_prompts > 0
+        return asked and self.greedy is None and not self.rival
 
     def _compare_greedy(self) -> GreedyCheck:
         ours = self._window(True, BlockRole.GREEDY, 0, 1)
@@ -230,12 +238,13 @@ def _measure(
     reference: CheckSide, bench: Bench, absolute: bool, rules: Rules, effort: Effort
 ) -> tuple[tuple[Verdict, ...], CheckSide]:
     """Cycles and looks. Each look has its share of the level of the whole check."""
+    rivals = _rivals(reference, bench, effort)
     spent = 0.0
     for look in looks(effort.cycles):
         while len(next(iter(bench.cycles.values()))) < look:
             bench.cycle()
         share, spent = look / effort.cycles - spent, look / effort.cycles
-        side = measured_side(bench.lab.plan, bench.configuration, bench.rows())
+        side = measured_side(bench.lab.plan, bench.configuration, (*bench.rows(), *rivals))
         verdicts = judged(
             reference, side, absolute, rules.margins, alpha=ALPHA * share, beta=MISSED * share
         )
@@ -251,6 +260,23 @@ def _measure(
             bench.lab.progress("the budget is spent")
             break
     return verdicts, side
+
+
+def _rivals(reference: CheckSide, bench: Bench, effort: Effort) -> tuple[CheckRow, ...]:
+    """One cycle each of the best other N that the reference knows at all of the loads."""
+    configuration, rows = bench.configuration, list[CheckRow]()
+    loads = bench.lab.plan.concurrencies
+    known: dict[int, list[float]] = {}
+    for row in reference.rows:
+        if row.method == configuration.space.method and row.concurrency in loads and row.speedup:
+            known.setdefault(row.num_speculative_tokens, []).append(math.log(row.speedup.value))
+    others = [n for n, logs in known.items() if len(logs) == len(loads) and n != configuration.n]
+    others.sort(key=lambda n: -math.fsum(known[n]))
+    for index, n in enumerate(others[: effort.rivals], start=1):
+        other = Bench(bench.lab, Configuration(configuration.space, n), effort.blocks, rival=index)
+        other.cycle()
+        rows += other.rows()
+    return tuple(rows)
 
 
 def looks(cycles: int) -> tuple[int, ...]:

@@ -202,6 +202,27 @@ def test_greedy_answers_are_compared_at_batch_one(changed, word):
     assert (greedy.word, greedy.measured) == (word, 1 - changed / 4)
 
 
+def test_another_n_that_now_wins_is_found_where_it_is_measured():
+    """N=5 was behind (1.9x against 2.0x) and is now 2.4x: told from 2.0x by one cycle."""
+    side = reference()
+    known = side.rows[1]
+    rival = known.model_copy(
+        update={
+            "num_speculative_tokens": 5,
+            "chosen": False,
+            "speedup": known.speedup.model_copy(update={"value": 1.9}),
+        }
+    )
+    side = side.model_copy(update={"rows": (*side.rows, rival)})
+    engine = Watched(Scripted({**rates(2000.0), ("dflash", 5): 2400.0}))
+    report, _ = measure(engine, Effort(blocks=8, cycles=1, rivals=3), side)
+    found = {v.metric: v for v in report.verdicts}
+    assert (found["speedup"].word, found["recommendation"].word) == ("no difference", "regression")
+    assert found["recommendation"].note == "dflash N=5 is 20.0% faster now"
+    assert [arm.num_speculative_tokens for arm in engine.starts] == [0, 5, 0, 0, 3, 0]
+    assert len({arm.key for arm in engine.starts}) == 6
+
+
 @pytest.mark.parametrize(("cycles", "expected"), [(1, (1,)), (3, (1, 2, 3)), (8, (1, 2, 4, 8))])
 def test_looks_double(cycles, expected):
     assert looks(cycles) == expected
