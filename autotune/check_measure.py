@@ -230,8 +230,23 @@ def check_engine(
         lab.close()
     done = report(reference, side, verdicts, found, rules)
     pairs = 2 * effort.blocks * len(next(iter(bench.cycles.values())))
-    needed = pairs_needed(verdicts, side, reference, pairs)
-    return done.model_copy(update={"repeats": pairs, "repeats_needed": needed, "cost": lab.cost()})
+    return done.model_copy(
+        update={
+            "repeats": pairs,
+            "repeats_needed": pairs_needed(verdicts, side, reference, pairs),
+            "cost": lab.cost(),
+            "warnings": (*done.warnings, *_own_warnings(plan, configuration)),
+        }
+    )
+
+
+def _own_warnings(plan: Plan, configuration: Configuration) -> tuple[str, ...]:
+    """What to know about measuring this at all."""
+    learns = (
+        "suffix decoding learns from earlier answers: with the same prompts again it is accepted "
+        "more often than it would be with new ones"
+    )
+    return (*plan.warnings, *([learns] if configuration.space.method == "suffix" else []))
 
 
 def _measure(

@@ -287,6 +287,15 @@ def test_a_recommendation_not_to_speculate_cannot_be_measured(tmp_path, capsys):
     assert "recommends no speculation" in capsys.readouterr().err
 
 
+def test_an_interrupted_check_says_that_nothing_is_kept(tuned, monkeypatch, capsys):
+    def interrupted(*what):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("autotune.engines.simulate.SimulatedSession.run", interrupted)
+    assert invoke(["check", tuned, "--engine", "simulate"]) == 130
+    assert "keeps nothing" in capsys.readouterr().err
+
+
 def test_a_load_without_figures_cannot_be_checked(tuned, capsys):
     assert invoke(["check", tuned, "--engine", "simulate", "--max-concurrency", "64"]) == 2
     assert "there: 4" in capsys.readouterr().err

@@ -126,6 +126,7 @@ def _compare(
 def _measure(reference: CheckSide, rules: Rules, options: dict[str, Any]) -> CheckReport:
     from autotune.check_measure import Effort, check_engine
     from autotune.check_plan import CheckRequest, check_plan
+    from autotune.cli import INTERRUPTED, say
     from autotune.cli.progress import Progress
     from autotune.cli.run import only_known, timeouts
     from autotune.engines import EngineOptions, load_engine
@@ -141,7 +142,11 @@ def _measure(reference: CheckSide, rules: Rules, options: dict[str, Any]) -> Che
         options["blocks"], options["cycles"], budget, options["all_cycles"], options["rivals"]
     )
     with Progress() as progress:
-        return check_engine(reference, plan, configuration, chosen, rules, effort, progress)
+        try:
+            return check_engine(reference, plan, configuration, chosen, rules, effort, progress)
+        except KeyboardInterrupt as interrupt:
+            say("interrupted: a check keeps nothing, the same command measures again")
+            raise click.exceptions.Exit(INTERRUPTED) from interrupt
 
 
 def _refuse_mixed(ctx: click.Context, options: dict[str, Any]) -> None:
