@@ -10,9 +10,10 @@ from check_samples import recommendation, write
 from tuner_samples import Scripted, Watched, simulate
 
 from autotune.check import Rules
-from autotune.check_documents import recommended_side
-from autotune.check_measure import Configuration, Effort, check_engine, looks
+from autotune.check_bench import Configuration
+from autotune.check_measure import Effort, check_engine, looks
 from autotune.check_plan import CheckRequest, check_plan
+from autotune.check_recommendation import recommended_side
 from autotune.cli import invoke
 from autotune.engines import EngineOptions, load_engine
 from autotune.errors import EngineStartError
