@@ -10,7 +10,7 @@ CPU_FLAGS := --dtype float32 --enforce-eager --max-model-len 2048 --max-num-seqs
 
 .PHONY: help demo test test-fast lint docs install install-vllm clean zoo \
   bench-grid bench-live-n bench-timing bench-predict bench-replay bench-search bench-decision \
-  bench-methods bench-preflight
+  bench-methods bench-preflight bench-check
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -71,6 +71,9 @@ bench-decision: install ## time per decision of the Optuna sampler, beside TPE's
 
 bench-preflight: install-vllm ## seconds from a wrong configuration to its error, beside vLLM's
 	$(CPU_ENV) $(BIN)/python studies/bench/preflight.py
+
+bench-check: install ## false alarms and misses of spectune check, simulated pairs
+	OMP_NUM_THREADS=1 $(BIN)/python studies/bench/check.py --trials 400
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) .demo .zoo build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
