@@ -25,7 +25,7 @@ LENGTHS = (2, 6)
 FIRST = 0.3  # of the first drafts accepted, at least: one of 512 tokens is right by chance
 EVERY = [(family, method) for family in FAMILIES for method in family.methods]
 EACH_METHOD = pytest.mark.parametrize(("family", "method"), EVERY, ids=[m for _, m in EVERY])
-EACH_FAMILY = pytest.mark.parametrize("family", FAMILIES, ids=[f.target for f in FAMILIES])
+EACH_FAMILY = pytest.mark.parametrize("family", FAMILIES, ids=[f.name for f in FAMILIES])
 ON_VLLM = [*NEEDS_VLLM, pytest.mark.slow]
 
 
@@ -44,13 +44,13 @@ def studies(_environment, tmp_path_factory):
     made: dict[str, StudyProcess] = {}
 
     def study(family) -> StudyProcess:
-        if family.target not in made:
-            folder = tmp_path_factory.mktemp(family.target)
+        if family.name not in made:
+            folder = tmp_path_factory.mktemp(family.name)
             arguments = run_arguments(family, write_workload(folder / "stories.jsonl"), LENGTHS)
-            made[family.target] = process = StudyProcess(folder / "here", arguments)
+            made[family.name] = process = StudyProcess(folder / "here", arguments)
             code = process.run("--json", seconds=900)
             assert code in (0, 4), process.stderr[-3000:]
-        return made[family.target]
+        return made[family.name]
 
     yield study
     for process in made.values():
@@ -153,7 +153,7 @@ class TestLiveAndFresh:
 
     @EACH_METHOD
     def test_greedy_answers_are_those_without_speculation(self, inside, family, method):
-        texts, starts = inside[family.target]["none"], inside[family.target][method]
+        texts, starts = inside[family.name]["none"], inside[family.name][method]
         assert len(texts) > 3 and all(texts)
         for by_length in starts.values():
             assert set(by_length) == {str(n) for n in LENGTHS}
@@ -161,7 +161,7 @@ class TestLiveAndFresh:
 
     @EACH_METHOD
     def test_live_n_drafts_exactly_as_a_fresh_start_with_that_n(self, inside, family, method):
-        starts = inside[family.target][method]
+        starts = inside[family.name][method]
         if not get_method(method).live_n:
             assert set(starts) == {"fresh"}
             return
@@ -175,7 +175,7 @@ class TestLiveAndFresh:
         """A request's first token comes without a draft, then each draft yields one and those
         accepted; of the last draft some may be beyond the end.
         """
-        for n, answer in inside[family.target][method]["fresh"].items():
+        for n, answer in inside[family.name][method]["fresh"].items():
             requests = len(answer["texts"])
             beyond = answer["drafts"] + sum(answer["accepted"]) - (answer["tokens"] - requests)
             assert 0 <= beyond <= int(n) * requests
