@@ -56,7 +56,6 @@ QWEN3 = Family(
 )
 MIMO = Family("mimo", "mimo", {"mtp": None})
 GEMMA4 = Family("gemma4", "gemma4", {"gemma4_mtp": "gemma4_assistant"})
-FAMILIES = (QWEN3, MIMO, GEMMA4)
 
 
 def run_arguments(family: Family, workload: Path, lengths: Sequence[int]) -> list[str]:
