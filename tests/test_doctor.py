@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from machine_samples import load, playing
 
+from autotune import cpu, environment
 from autotune.cli import invoke
 from autotune.doctor import diagnose, look_at_storage
 
@@ -272,6 +273,13 @@ def test_bad_usage_is_2(capsys, tmp_path):
     assert invoke(["doctor", "--nonsense"]) == 2
     assert invoke(["doctor", "model"]) == 2
     assert capsys.readouterr().out == ""
+
+
+def test_a_system_that_tells_nothing(tmp_path, monkeypatch):
+    for module, name in ((cpu, "MEMINFO"), (cpu, "NODES"), (environment, "CPUINFO")):
+        monkeypatch.setattr(module, name, tmp_path / "none")
+    found = cpu.probe_cpu()
+    assert (found.name, found.logical_cores, found.memory_bytes, found.numa_nodes) == (None,) * 4
 
 
 def test_this_machine():
