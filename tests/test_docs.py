@@ -35,6 +35,7 @@ def generated(generate):
 NAMES = (
     "cli.md",
     "doctor.md",
+    "doctor.schema.json",
     "methods.md",
     "models.md",
     "recommendation.schema.json",

@@ -6,8 +6,9 @@ import contextlib
 import json
 from pathlib import Path
 
+import jsonschema
 import pytest
-from machine_samples import load, playing
+from machine_samples import NAMES, load, playing
 
 from autotune import cpu, environment
 from autotune.cli import invoke
@@ -77,6 +78,12 @@ def test_the_document(document):
     assert found["gpus"]["runtime"] == "ROCm 7.2.3"
     assert "mtp-zero-gfx950" in [fault["id"] for fault in found["faults"]]
     assert found["findings"] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_documents_fit_their_schema(document, name):
+    schema = json.loads((Path(__file__).parents[1] / "docs/doctor.schema.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(document(name))
 
 
 @pytest.mark.parametrize(
