@@ -75,7 +75,7 @@ def setup_of(
 ) -> Setup:
     """Raises ConfigurationError for engine arguments that cannot be read."""
     given = dict(read_flags(engine_args))
-    variables = environment.variables
+    variables = environment.variables or {}
     backend = next((given[flag] for flag in BACKEND_FLAGS if given.get(flag)), None)
     return Setup(
         platform=info.platform,
