@@ -8,8 +8,9 @@ MODEL := .demo/SmolLM2-135M-Instruct
 CPU_ENV := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 VLLM_CPU_KVCACHE_SPACE=1
 CPU_FLAGS := --dtype float32 --enforce-eager --max-model-len 2048 --max-num-seqs 8
 
-.PHONY: help demo test test-fast lint docs install install-vllm clean zoo bench-methods \
-  bench-grid bench-live-n bench-timing bench-predict bench-replay bench-search bench-decision
+.PHONY: help demo test test-fast lint docs install install-vllm clean zoo \
+  bench-grid bench-live-n bench-timing bench-predict bench-replay bench-search bench-decision \
+  bench-methods bench-preflight bench-check
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -67,6 +68,12 @@ bench-search: install ## the search beside other samplers on the published sweep
 
 bench-decision: install ## time per decision of the Optuna sampler, beside TPE's
 	OMP_NUM_THREADS=1 $(BIN)/python studies/bench/decision.py
+
+bench-preflight: install-vllm ## seconds from a wrong configuration to its error, beside vLLM's
+	$(CPU_ENV) $(BIN)/python studies/bench/preflight.py
+
+bench-check: install ## false alarms and misses of spectune check, simulated pairs
+	OMP_NUM_THREADS=1 $(BIN)/python studies/bench/check.py --trials 400
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) .demo .zoo build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -5,29 +5,21 @@ Nothing is dropped without a reason, and nothing is dropped because a fact is mi
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autotune.catalog import (
-    DrafterEntry,
-    ResolvedModel,
-    existing_path,
-    is_hub_id,
-    local_checkpoint,
-)
+from autotune.catalog import DrafterEntry, ResolvedModel
+from autotune.discover import other_verifier
 from autotune.environment import EngineInfo
 from autotune.errors import ConfigurationError
 from autotune.methods import Method, all_methods, get_method
 from autotune.model_facts import ModelFacts, read_facts
-from autotune.recognise import method_of
-from autotune.records import BASELINE, MethodSpace, Skipped
+from autotune.records import MethodSpace, Skipped
 from autotune.speculative_options import Options
+from autotune.wanted import MAX_LENGTH, own_drafter
 
-MAX_LENGTH = 64
 BLOCKS = ("dflash", "dspark")  # methods with a trained block
 Read = Callable[[str], ModelFacts]
-LENGTHS_HINT = "write 1-8, 1,3,7 or 1-4,6"
 
 
 def build_spaces(
@@ -56,6 +48,7 @@ def build_spaces(
     ]
     unused = sorted(set(drafters) - {m.name for m in wanted})
     plan = _Plan(model, read(model.model), lengths, environment, read)
+    plan.warn_variant()
     if unused:
         plan.warn(f"--drafter {', '.join(unused)} is not used: not among --methods")
     for method in wanted:
@@ -83,6 +76,12 @@ class _Plan:
     def warn(self, text: str) -> None:
         self.warnings.append(text)
 
+    def warn_variant(self) -> None:
+        """A variant is given the drafters of the model that the catalogue lists."""
+        entry = self.model.entry
+        if entry and entry.drafters and entry.id != self.model.model:
+            self.warn(f"{self.model.model} gets the drafters that are known for {entry.id}")
+
     def warn_unread(self) -> None:
         """Checkpoints nothing is known about, one warning a reason."""
         reasons: dict[str, list[str]] = {}
@@ -100,7 +99,7 @@ class _Plan:
         reason = (
             (None if explicit else method.on_request)
             or self._not_native(method, drafter, explicit)
-            or method.why_not(self.facts, drafter_facts)
+            or method.why_not(self.facts, drafter_facts, carried=self._carried(method))
             or self._unavailable(method, explicit)
         )
         if reason:
@@ -118,6 +117,7 @@ class _Plan:
             self._refuse(method, f"none of the lengths is allowed: {reasons}", explicit, drafter)
             return
         self._warn_about(method, drafter, drafter_facts)
+        self._advise(method)
         self.spaces.append(
             MethodSpace(
                 method=method.name,
@@ -151,6 +151,11 @@ class _Plan:
         }
         return facts.model_copy(update=catalogued)
 
+    def _carried(self, method: Method) -> bool:
+        """Whether the catalogue says that the model's own checkpoint drafts in this way."""
+        entry = self.model.entry
+        return bool(entry and method.name in entry.native and not self.facts.known)
+
     def _not_native(
         self, method: Method, drafter: DrafterEntry | None, explicit: bool
     ) -> str | None:
@@ -182,6 +187,16 @@ class _Plan:
         advice = "; name one with --drafter METHOD=ID_OR_PATH" if lacks else ""
         self.skipped.append(Skipped(method=method.name, reason=reason + advice))
 
+    def _advise(self, method: Method) -> None:
+        """Say what published commands for ROCm set for this method and this run does not."""
+        entry, engine = self.model.entry, self.environment
+        if not entry or not engine or engine.platform != "rocm":
+            return
+        for key, value in entry.on_rocm.get(method.name, {}).items():
+            if key not in method.config:
+                option = f"--speculative-option {method.name}.{key}={value}"
+                self.warn(f"{method.name}: the published command for ROCm adds {option}")
+
     def _warn_about(
         self, method: Method, drafter: DrafterEntry | None, facts: ModelFacts | None
     ) -> None:
@@ -190,83 +205,11 @@ class _Plan:
         self.used.append(facts)
         if drafter.checked == "unverified":
             self.warn(f"{method.name}: that {drafter.id} fits {self.model.model} is unverified")
+        targets = {self.model.model, *((self.model.entry.id,) if self.model.entry else ())}
+        if not self.model.local and all(other_verifier(facts, name) for name in targets):
+            self.warn(f"{drafter.id} says that it was made for {facts.verifier}")
         if method.name in BLOCKS and not (facts.block_size or facts.speculative_tokens):
             self.warn(f"{drafter.id}: block size unknown; acceptance falls for N above it")
         short, long = facts.max_position_embeddings, self.facts.max_position_embeddings
         if short and long and short < long:
             self.warn(f"{drafter.id} was trained to {short} positions, {self.model.name} to {long}")
-
-
-def own_drafter(method: Method, value: str) -> DrafterEntry:
-    """The drafter a user names: an existing folder (made absolute) or a Hub id."""
-    if not method.takes_drafter:
-        raise ConfigurationError(f"{method.name} takes no drafter (--drafter {method.name}=...)")
-    if folder := existing_path(value):
-        return DrafterEntry(id=local_checkpoint(folder), checked="source")
-    if is_hub_id(value):
-        return DrafterEntry(id=value, checked="source")  # the user vouches for it
-    raise ConfigurationError(
-        f"drafter {value!r} is neither a folder nor a Hub id", hint="write org/name or a path"
-    )
-
-
-def parse_lengths(text: str) -> tuple[int, ...]:
-    """`1-8`, `1,3,7`, `1-4,6` -> ascending, each once. Raises ConfigurationError."""
-    found: set[int] = set()
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", part, re.ASCII)
-        if not match:
-            raise ConfigurationError(f"bad number of speculative tokens {text!r}", LENGTHS_HINT)
-        low, high = int(match[1]), int(match[2] or match[1])
-        if low > high:
-            raise ConfigurationError(f"{part.strip()!r} counts down", f"write {high}-{low}")
-        if low == 0:
-            raise ConfigurationError(
-                "0 speculative tokens is the baseline, which is always measured", LENGTHS_HINT
-            )
-        if high > MAX_LENGTH:
-            raise ConfigurationError(f"{high} speculative tokens: at most {MAX_LENGTH} are tried")
-        found.update(range(low, high + 1))
-    return tuple(sorted(found))
-
-
-def parse_methods(text: str) -> list[str]:
-    """`mtp,eagle3` -> checked names, each once, in the order given. Raises ConfigurationError."""
-    names = [name.strip() for name in text.split(",")]
-    if not all(names):
-        raise ConfigurationError(f"empty method name in {text!r}", hint="write e.g. mtp,eagle3")
-    if BASELINE in names:
-        raise ConfigurationError(f"{BASELINE!r} is the baseline, which is always measured")
-    return list(dict.fromkeys(get_method(name).name for name in names))
-
-
-def parse_drafters(values: Iterable[str]) -> dict[str, str]:
-    """`eagle3=org/x`, `folder`, ... -> {method: drafter}. Raises ConfigurationError.
-
-    Without METHOD= the checkpoint's config.json tells the method.
-    """
-    found: dict[str, str] = {}
-    for value in values:
-        name, drafter = _named_drafter(value.strip())
-        method = get_method(name)
-        if found.get(method.name, drafter) != drafter:
-            raise ConfigurationError(f"two drafters for {method.name}: one method has one drafter")
-        own_drafter(method, drafter)
-        found[method.name] = drafter
-    return found
-
-
-def _named_drafter(value: str) -> tuple[str, str]:
-    """(method, drafter) of one --drafter."""
-    name, equals, drafter = (part.strip() for part in value.partition("="))
-    if equals and not existing_path(value):
-        if not (name and drafter):
-            raise ConfigurationError(f"bad drafter {value!r}", hint="write METHOD=ID_OR_PATH")
-        return name, drafter
-    if folder := existing_path(value):
-        return method_of(local_checkpoint(folder)), value
-    if is_hub_id(value):
-        return method_of(value), value
-    raise ConfigurationError(
-        f"bad drafter {value!r}", hint="write METHOD=ID_OR_PATH, org/name or an existing folder"
-    )

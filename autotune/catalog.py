@@ -34,8 +34,11 @@ class CatalogEntry(Record):
     id: str = Field(min_length=1)
     short: str = ""  # empty: the part of the id after the slash
     checked: Checked = "unverified"
+    variants: tuple[str, ...] = ()  # ids of the same model, quantised: same drafters
     native: tuple[str, ...] = ()  # methods whose weights are in the model's own checkpoint
     drafters: dict[str, tuple[DrafterEntry, ...]] = Field(default_factory=dict)
+    # by method: keys of speculative_config that published commands for ROCm set; only advice
+    on_rocm: dict[str, dict[str, str | int | bool]] = Field(default_factory=dict)
 
     @property
     def short_name(self) -> str:
@@ -99,9 +102,10 @@ def _parse(text: str, source: str) -> tuple[CatalogEntry, ...]:
         where = ".".join(str(part) for part in first["loc"])
         raise ConfigurationError(f"{source}: {where}: {first['msg']}") from error
     for entry in entries:
-        for method in (*entry.native, *entry.drafters):
+        for method in (*entry.native, *entry.drafters, *entry.on_rocm):
             try:
                 known = get_method(method)
+                known.with_options(entry.on_rocm.get(method, {}))
             except ConfigurationError as error:
                 raise ConfigurationError(
                     f"{source}: {entry.id}: {error.message}", error.hint
@@ -125,6 +129,10 @@ def resolve_model(name: str, catalog: str | None = None) -> ResolvedModel:
     for entry in entries:
         if wanted in (entry.short_name.lower(), entry.id.lower()):
             return ResolvedModel(model=entry.id, name=entry.short_name, entry=entry)
+        for variant in entry.variants:
+            short = variant.rpartition("/")[2]
+            if wanted in (variant.lower(), short.lower()):
+                return ResolvedModel(model=variant, name=short, entry=entry)
     if is_hub_id(name):
         return ResolvedModel(model=name, name=name.partition("/")[2])
     raise _unknown(name, entries)

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
-from autotune.check_documents import at
 from autotune.check_questions import Question, questions
+from autotune.check_recommendation import at
 from autotune.comparable import BROKEN, differences, refused, same_machine
 from autotune.errors import ConfigurationError
 from autotune.records import CheckReport, CheckSide, Difference, Verdict

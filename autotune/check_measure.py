@@ -18,33 +18,16 @@ cycles do.
 from __future__ import annotations
 
 import math
-import time
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from autotune.check import Rules, judged, not_comparable, report
-from autotune.check_documents import faults
-from autotune.check_windows import Cycle, baseline_row, measured_row
+from autotune.check_bench import Bench, Configuration, Memory
+from autotune.check_recommendation import faults
 from autotune.comparable import differences, refused, same_machine
 from autotune.engines import Engine, Progress
-from autotune.engines.quality import compare_greedy
 from autotune.errors import ConfigurationError
 from autotune.measure import Lab
-from autotune.records import (
-    BASELINE,
-    Arm,
-    Block,
-    BlockRole,
-    CheckReport,
-    CheckRow,
-    CheckSide,
-    GreedyCheck,
-    MethodSpace,
-    Plan,
-    Tier,
-    Verdict,
-    Window,
-)
-from autotune.storage.stored import EngineStart, StoredWindow
+from autotune.records import BASELINE, CheckReport, CheckRow, CheckSide, Plan, Verdict
 from autotune.verdicts import ALPHA, METRICS, distance
 
 if TYPE_CHECKING:
@@ -53,9 +36,7 @@ if TYPE_CHECKING:
 BLOCKS = 8  # in a pass
 CYCLES = 8  # at most
 MISSED = 0.02  # of losses of exactly the margin, over all looks
-FIRST_GENERATION = 100  # fresh starts, so that nothing is mistaken for a study's own
 IN_VAIN = 1 / 3  # of the reference's standard error: a tenth of the variance of the change
-Load = int | None
 
 
 class Effort(NamedTuple):
@@ -65,133 +46,7 @@ class Effort(NamedTuple):
     cycles: int = CYCLES
     budget_seconds: float | None = None
     all_cycles: bool = False  # measure on although everything is sure: for a golden value
-
-
-class Configuration(NamedTuple):
-    """What is checked against no speculation; `tiers` where N follows the batch size."""
-
-    space: MethodSpace
-    n: int
-    tiers: tuple[Tier, ...] = ()
-
-    def arm(self, generation: int) -> Arm:
-        """One of its static starts."""
-        if self.tiers:
-            scheduled = self.space.schedule_arm(self.tiers)
-            return scheduled.model_copy(update={"generation": generation})
-        return self.space.arm(self.n, live=False, generation=generation)
-
-
-class Memory:
-    """What a Lab needs of a study, kept in memory: a check is short and starts afresh."""
-
-    def __init__(self) -> None:
-        self._windows: dict[tuple[str, int, str], StoredWindow] = {}
-        self._starts: list[EngineStart] = []
-        self._seconds = 0.0
-
-    def recall(self, arm: Arm, n: int, block: Block) -> Window | None:
-        found = self._windows.get((arm.key, n, block.key))
-        return None if found is None else found.window
-
-    def save(self, arm: Arm, block: Block, repeat: int, window: Window) -> None:
-        n, now = window.num_speculative_tokens, time.time()
-        self._windows[arm.key, n, block.key] = StoredWindow(
-            arm=arm.key, n=n, block=block.key, repeat=repeat, at=now, window=window
-        )
-
-    def windows(self) -> list[StoredWindow]:
-        return list(self._windows.values())
-
-    def engine_started(self, arm: Arm, seconds: float, error: str | None = None) -> None:
-        self._starts.append(
-            EngineStart(
-                arm=arm.key,
-                method=arm.method,
-                live=arm.live,
-                seconds=seconds,
-                error=error,
-                at=time.time(),
-            )
-        )
-
-    def engine_starts(self) -> list[EngineStart]:
-        return list(self._starts)
-
-    def add_seconds(self, seconds: float) -> None:
-        self._seconds += seconds
-
-    def total_seconds(self) -> float:
-        return self._seconds
-
-
-class Bench:
-    """Measures cycles. Each change between baseline and configuration is a fresh start."""
-
-    def __init__(self, lab: Lab, configuration: Configuration, blocks: int) -> None:
-        self.lab, self.configuration, self.blocks = lab, configuration, blocks
-        self.cycles: dict[Load, list[Cycle]] = {load: [] for load in lab.plan.concurrencies}
-        self.greedy: GreedyCheck | None = None
-        self._starts = 0
-        self._ours: bool | None = None
-
-    def cycle(self) -> None:
-        """A B B A; the second half in mirrored order of blocks, and with the next prompts."""
-        taken: dict[tuple[Load, int, bool], list[Window]] = {}
-        half = 2 * len(next(iter(self.cycles.values())))
-        order = range(self.blocks)
-        for ours, later in ((False, 0), (True, 0), (True, 1), (False, 1)):
-            for block in reversed(order) if later else order:
-                index = (half + later) * self.blocks + block
-                for load in self.cycles:
-                    window = self._window(ours, BlockRole.CONFIRM, index, load)
-                    taken.setdefault((load, block, ours), []).append(window)
-            if self.lab.plan.settings.greedy_prompts and self.greedy is None and ours:
-                self.greedy = self._compare_greedy()
-        for load, cycles in self.cycles.items():
-            sides = {
-                ours: tuple(tuple(taken[load, block, ours]) for block in order)
-                for ours in (True, False)
-            }
-            cycles.append(Cycle(ours=sides[True], base=sides[False]))
-
-    def rows(self) -> tuple[CheckRow, ...]:
-        method, n = self.configuration.space.method, self.configuration.n
-        rows: list[CheckRow] = []
-        for i, (load, cycles) in enumerate(self.cycles.items()):
-            greedy = None if i else self.greedy  # at batch 1, whatever the load
-            rows += [baseline_row(load, cycles), measured_row(load, method, n, cycles, greedy)]
-        return tuple(rows)
-
-    def _window(self, ours: bool, role: BlockRole, index: int, load: Load) -> Window:
-        if ours != self._ours:
-            self._starts += 1
-            self._ours = ours
-            if role == BlockRole.CONFIRM and not ours and self.greedy is None:
-                self._greedy_base()
-        n = self.configuration.n if ours else 0
-        return self.lab.window(self._arm(ours), n, role, index, load)
-
-    def _arm(self, ours: bool) -> Arm:
-        generation = FIRST_GENERATION + self._starts
-        if not ours:
-            return self.lab.baseline_arm(generation)
-        return self.configuration.arm(generation)
-
-    def _greedy_base(self) -> None:
-        """Answers without speculation, while the baseline runs."""
-        if self.lab.plan.settings.greedy_prompts:
-            self._base = self.lab.window(self._arm(False), 0, BlockRole.GREEDY, 0, 1)
-
-    def _compare_greedy(self) -> GreedyCheck:
-        ours = self._window(True, BlockRole.GREEDY, 0, 1)
-        compared = compare_greedy(self._base.requests, ours.requests)
-        first = compared.first_differences[0] if compared.first_differences else None
-        return GreedyCheck(
-            compared=compared.compared,
-            equal=compared.equal,
-            first_difference=f"{first.prompt_id} at character {first.position}" if first else None,
-        )
+    rivals: int = 0  # other N of the method, the reference's next best, to measure for a cycle
 
 
 def check_engine(
@@ -222,20 +77,36 @@ def check_engine(
         lab.close()
     done = report(reference, side, verdicts, found, rules)
     pairs = 2 * effort.blocks * len(next(iter(bench.cycles.values())))
-    needed = pairs_needed(verdicts, side, reference, pairs)
-    return done.model_copy(update={"repeats": pairs, "repeats_needed": needed, "cost": lab.cost()})
+    return done.model_copy(
+        update={
+            "repeats": pairs,
+            "repeats_needed": pairs_needed(verdicts, side, reference, pairs),
+            "cost": lab.cost(),
+            "warnings": (*done.warnings, *_own_warnings(plan, configuration)),
+        }
+    )
+
+
+def _own_warnings(plan: Plan, configuration: Configuration) -> tuple[str, ...]:
+    """What to know about measuring this at all."""
+    learns = (
+        "suffix decoding learns from earlier answers: with the same prompts again it is accepted "
+        "more often than it would be with new ones"
+    )
+    return (*plan.warnings, *([learns] if configuration.space.method == "suffix" else []))
 
 
 def _measure(
     reference: CheckSide, bench: Bench, absolute: bool, rules: Rules, effort: Effort
 ) -> tuple[tuple[Verdict, ...], CheckSide]:
     """Cycles and looks. Each look has its share of the level of the whole check."""
+    rivals = _rivals(reference, bench, effort)
     spent = 0.0
     for look in looks(effort.cycles):
         while len(next(iter(bench.cycles.values()))) < look:
             bench.cycle()
         share, spent = look / effort.cycles - spent, look / effort.cycles
-        side = measured_side(bench.lab.plan, bench.configuration, bench.rows())
+        side = measured_side(bench.lab.plan, bench.configuration, (*bench.rows(), *rivals))
         verdicts = judged(
             reference, side, absolute, rules.margins, alpha=ALPHA * share, beta=MISSED * share
         )
@@ -251,6 +122,23 @@ def _measure(
             bench.lab.progress("the budget is spent")
             break
     return verdicts, side
+
+
+def _rivals(reference: CheckSide, bench: Bench, effort: Effort) -> tuple[CheckRow, ...]:
+    """One cycle each of the best other N that the reference knows at all of the loads."""
+    configuration, rows = bench.configuration, list[CheckRow]()
+    loads = bench.lab.plan.concurrencies
+    known: dict[int, list[float]] = {}
+    for row in reference.rows:
+        if row.method == configuration.space.method and row.concurrency in loads and row.speedup:
+            known.setdefault(row.num_speculative_tokens, []).append(math.log(row.speedup.value))
+    others = [n for n, logs in known.items() if len(logs) == len(loads) and n != configuration.n]
+    others.sort(key=lambda n: -math.fsum(known[n]))
+    for index, n in enumerate(others[: effort.rivals], start=1):
+        other = Bench(bench.lab, Configuration(configuration.space, n), effort.blocks, rival=index)
+        other.cycle()
+        rows += other.rows()
+    return tuple(rows)
 
 
 def looks(cycles: int) -> tuple[int, ...]:

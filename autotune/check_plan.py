@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autotune.catalog import resolve_model
-from autotune.check_measure import Configuration
+from autotune.check_bench import Configuration
 from autotune.engines import Engine, Offer
 from autotune.environment import probe_engine, probe_environment
 from autotune.errors import ConfigurationError

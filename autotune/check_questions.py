@@ -41,7 +41,7 @@ def questions(reference: CheckSide, measured: CheckSide, same_machine: bool) -> 
     asked += _over_loads(asked)
     groups = [[row] for row in chosen] if reference.per_load else [chosen]
     for group in groups:
-        asked += _best(group, measured)
+        asked += _best(group, reference, measured)
     return asked
 
 
@@ -128,46 +128,54 @@ def _greedy(subject: str, row: CheckRow, now: GreedyCheck) -> Question:
     return Question("greedy", row.concurrency, subject, reference, equal, answer, note)
 
 
-def _best(chosen: Sequence[CheckRow], side: CheckSide) -> Iterator[Question]:
+def _best(chosen: Sequence[CheckRow], reference: CheckSide, side: CheckSide) -> Iterator[Question]:
     """Would another configuration now win? Over the loads of `chosen`, which are one choice.
 
-    The best rival is taken, and the test corrected for its being picked as the best.
+    The best rival is taken, and the test corrected for its being picked as the best. What was
+    behind it in the reference already (a tie, one choice for several loads) is no news.
     """
-    if not chosen:
-        return
     loads = [row.concurrency for row in chosen]
-    speedups = {row.key: row.speedup for row in side.rows if row.speedup is not None}
-    keys = {(method, n) for method, n, _ in speedups}
-    means = {
-        key: _geometric([speedups[*key, load] for load in loads])
-        for key in keys
-        if all((*key, load) in speedups for load in loads)
-    }
-    ours = (chosen[0].method, chosen[0].num_speculative_tokens)
+    means = _means(side, loads)
+    ours = (chosen[0].method, chosen[0].num_speculative_tokens) if chosen else None
     rivals = [key for key in means if key != ours]
-    if ours not in means or not rivals:
+    if ours is None or ours not in means or not rivals:
         return
     best = max(rivals, key=lambda key: (means[key].value, -key[1]))
-    one, other = means[best], means[ours]
-    change = math.log(other.value / one.value)
-    answer = effect(one, other, METRICS["recommendation"])._replace(assumed=True)
-    if change < 0:
-        note = f"{name(*best)} is {math.expm1(-change):.1%} faster now"
+    metric = METRICS["recommendation"]
+    now = effect(means[best], means[ours], metric)._replace(assumed=True)
+    before = _means(reference, loads)
+    was = 0.0
+    if ours in before and best in before:
+        was = min(0.0, effect(before[best], before[ours], metric).change)
+    if now.change < 0:
+        note = f"{name(*best)} is {math.expm1(-now.change):.1%} faster now"
+        if was < 0:
+            note += f", {math.expm1(-was):.1%} before"
     elif {method for method, _ in rivals} == {BASELINE}:
         note = "still ahead of no speculation; no other N was measured"
     else:
         note = f"still ahead of {name(*best)}, the best of {len(rivals)} others"
+    change = min(0.0, now.change - was)  # being further ahead is no news either
     yield Question(
         "recommendation",
         loads[0] if len(loads) == 1 else None,
         name(*ours),
         None,
-        other.value,
-        # being further ahead is no news
-        _picked(answer, len(rivals))._replace(change=min(change, 0.0)),
+        means[ours].value,
+        _picked(now._replace(change=change), len(rivals)),
         note,
         all_loads=len(loads) > 1,
     )
+
+
+def _means(side: CheckSide, loads: Sequence[int | None]) -> dict[tuple[str, int], Figure]:
+    """Speed-ups of everything that was measured at all of the loads."""
+    known = {row.key: row.speedup for row in side.rows if row.speedup is not None}
+    return {
+        key: _geometric([known[*key, load] for load in loads])
+        for key in {(method, n) for method, n, _ in known}
+        if all((*key, load) in known for load in loads)
+    }
 
 
 def _geometric(figures: Sequence[Figure]) -> Figure:

@@ -125,8 +125,12 @@ def needed_text(report: CheckReport) -> str:
 
 
 def difference_lines(report: CheckReport) -> list[str]:
+    """The fields that forbid the comparison."""
+    hints = {
+        "workload_sha256": " (other prompts, or sampling: --num-prompts, --max-tokens, --seed)"
+    }
     return [
-        f"{d.field}: {d.reference} (reference), {d.measured} (now)"
+        f"{d.field}: {d.reference} (reference), {d.measured} (now){hints.get(d.field, '')}"
         for d in report.differences
         if d.refused
     ]

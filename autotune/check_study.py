@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from autotune import stats
 from autotune.acceptance_evidence import prompt_drafts
-from autotune.check_documents import recommended_side
+from autotune.check_recommendation import recommended_side
 from autotune.errors import ConfigurationError
 from autotune.records import BlockRole, CheckRow, CheckSide, Window
 from autotune.store import StoredStudy, StoredWindow

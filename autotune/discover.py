@@ -95,8 +95,8 @@ def _listed(target: str) -> Iterator[Any]:
 def _ask(query: Mapping[str, str]) -> list[Any]:
     """One answer of the Hub's list of models. Raises DiscoveryError."""
     try:
-        from huggingface_hub import constants
-        from huggingface_hub.utils import build_hf_headers, get_session
+        from huggingface_hub import constants, get_session
+        from huggingface_hub.utils._headers import build_hf_headers
     except ImportError as error:
         raise DiscoveryError("huggingface_hub is not installed") from error
     try:

@@ -170,6 +170,7 @@ def _measured(evidence: Evidence, key: Key, load: Load) -> CandidateResult:
         baseline_output_tokens_per_second=mean_rate(base),
         speedup=speedup,
         **_acceptance(knowledge, key, load, windows),
+        blocks=len(confirmation.log_ratios[load]) if confirmation is not None else None,
         prompts=prompt_drafts(windows)[:PAIRED] if confirmation is not None else (),
         **steps,
         **_latencies(windows),

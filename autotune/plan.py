@@ -6,16 +6,18 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-from autotune.candidates import build_spaces, parse_drafters, parse_lengths, parse_methods
+from autotune.candidates import build_spaces
 from autotune.catalog import resolve_model
 from autotune.comparison import require_sampler
 from autotune.discover import with_discovered
 from autotune.engines import Engine, Offer, Progress
-from autotune.environment import probe_engine, probe_environment
+from autotune.environment import EngineInfo, probe_engine, probe_environment
 from autotune.errors import ConfigurationError
 from autotune.faults import with_fault_warnings
+from autotune.gpu import probe_gpus
 from autotune.limits import parse_goodput
-from autotune.preflight import Asked, preflight
+from autotune.preflight import preflight
+from autotune.preflight_vllm import Asked
 from autotune.priors import prior
 from autotune.records import (
     Message,
@@ -32,6 +34,7 @@ from autotune.records import (
 )
 from autotune.speculative_options import parse_options
 from autotune.variables import engine_variables
+from autotune.wanted import parse_drafters, parse_lengths, parse_methods
 from autotune.workload import held_out_warning, load_workload, workload_warnings
 
 Effort = Literal["fast", "default", "rigorous"]
@@ -86,10 +89,7 @@ def make_plan(request: Request, engine: Engine, progress: Progress = lambda _: N
     On a vLLM engine the candidates go through the preflight: what cannot work is skipped.
     """
     offer = engine.offer()
-    plan = _closed_plan(request, engine, offer) if offer else _open_plan(request, engine)
-    if request.preflight and isinstance(engine, Asked):
-        plan = preflight(plan, engine, named=_named(request), progress=progress)
-        _need_some(plan.spaces, plan.skipped)
+    plan = _closed_plan(request, engine, offer) if offer else _open_plan(request, engine, progress)
     return with_priors(plan)
 
 
@@ -105,7 +105,7 @@ def with_priors(plan: Plan, known: Mapping[str, Prior] | None = None) -> Plan:
     return plan.model_copy(update={"spaces": tuple(spaces)})
 
 
-def _open_plan(request: Request, engine: Engine) -> Plan:
+def _open_plan(request: Request, engine: Engine, progress: Progress) -> Plan:
     """A real engine: model and workload are the user's, candidates come from the catalogue."""
     if request.model is None:
         raise ConfigurationError("no model was given", hint="--model NAME_OR_PATH")
@@ -146,7 +146,23 @@ def _open_plan(request: Request, engine: Engine) -> Plan:
         variables=engine_variables(info),
         warnings=(*discovered, *warnings, *workload_warnings(workload), *shared),
     )
-    return with_fault_warnings(plan, info)
+    plan = with_fault_warnings(plan, info)
+    if not (request.preflight and isinstance(engine, Asked)):
+        return plan
+    plan = preflight(
+        plan, engine, info, named=_named(request), progress=progress,
+        device_bytes=_device_bytes(info),
+    )  # fmt: skip
+    _need_some(plan.spaces, plan.skipped)
+    return plan
+
+
+def _device_bytes(info: EngineInfo) -> int | None:
+    """Memory of the smallest GPU that the engine can see; None: not known."""
+    gpus = None if info.platform == "cpu" else probe_gpus(info.platform)
+    sizes = gpus.memory_bytes if gpus else ()
+    known = [size for size in sizes if size is not None]
+    return min(known) if known and len(known) == len(sizes) else None
 
 
 def _closed_plan(request: Request, engine: Engine, offer: Offer) -> Plan:

@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 from pydantic import ValidationError
@@ -27,7 +26,7 @@ from autotune.records import Record
 
 WORKER = Path(__file__).with_name("preflight_worker.py")
 LOAD_SECONDS = 300.0  # to import vLLM: 8 s warm on a CPU, minutes from a cold network disk
-CHECK_SECONDS = 60.0  # one configuration: it may have to ask the Hub
+CHECK_SECONDS = 120.0  # one configuration: it may ask the Hub, or inspect a model anew
 END_SECONDS = 5.0
 STEP_SECONDS = 0.5  # between two lines of progress
 
@@ -36,19 +35,16 @@ class EngineFacts(Record):
     """What vLLM made of the arguments. None: this version does not say, or nobody was asked."""
 
     max_model_len: int | None = None
-    draft_max_model_len: int | None = None
     max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
     tensor_parallel_size: int | None = None
     pipeline_parallel_size: int | None = None
-    data_parallel_size: int | None = None
     kv_cache_dtype: str | None = None
     gpu_memory_utilization: float | None = None
     capture_sizes: tuple[int, ...] | None = None  # tokens; empty: no graphs
     cudagraph_mode: str | None = None  # "NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE", ...
+    dtype: str | None = None  # "torch.bfloat16"
     quantization: str | None = None
     logits_processors: tuple[str, ...] | None = None
-    device: str | None = None  # "cpu", "cuda" (ROCm too)
     v2_runner: bool | None = None
     sampling: dict[str, Any] | None = None  # what requests get unless they say otherwise
 
@@ -59,6 +55,7 @@ class Verdict(Record):
     ok: bool
     error: str = ""  # why not, in vLLM's words, on one line
     facts: EngineFacts = EngineFacts()
+    tokens: tuple[int, ...] | None = None  # of each conversation asked about
 
 
 class ValidatorError(Exception):
@@ -66,7 +63,7 @@ class ValidatorError(Exception):
 
 
 class Validator:
-    """A running side process. As a context manager it is gone at the end, children and all."""
+    """A running side process; `close` ends it, children and all."""
 
     def __init__(
         self, python: str, environment: Mapping[str, str], progress: Progress,
@@ -91,14 +88,15 @@ class Validator:
             self.close()
             raise
 
-    def check(self, arguments: Sequence[str]) -> Verdict:
-        """vLLM's verdict on these arguments of its server. Raises ValidatorError."""
-        line = json.dumps({"arguments": list(arguments)}) + "\n"
-        stdin = self._process.stdin
-        with contextlib.suppress(OSError):  # it ended: `_next` says so
-            if stdin is not None:
-                stdin.write(line.encode())
-                stdin.flush()
+    def check(
+        self, arguments: Sequence[str], chats: Sequence[Sequence[Mapping[str, str]]] = ()
+    ) -> Verdict:
+        """vLLM's verdict on these arguments of its server, and how long these conversations are.
+
+        Raises ValidatorError.
+        """
+        line = json.dumps({"arguments": list(arguments), "chats": list(chats)}) + "\n"
+        threading.Thread(target=self._write, args=(line.encode(),), daemon=True).start()
         said = self._next("ok", self._check_seconds, "checking a configuration")
         try:
             verdict = Verdict.model_validate(said)
@@ -106,8 +104,14 @@ class Validator:
             raise ValidatorError(f"an answer that makes no sense: {said!r:.200}") from error
         return verdict.model_copy(update={"error": one_line(verdict.error)})
 
+    def _write(self, line: bytes) -> None:
+        """In a thread, like `_read`: a pipe cannot be waited for with a limit."""
+        with contextlib.suppress(OSError, ValueError):  # it ended, which `_next` finds out
+            if self._process.stdin is not None:
+                self._process.stdin.write(line)
+                self._process.stdin.flush()
+
     def _read(self) -> None:
-        """In a thread, since a pipe cannot be waited for with a limit."""
         with contextlib.suppress(OSError, ValueError):
             for line in self._process.stdout or ():
                 self._answers.put(line.decode(errors="replace"))
@@ -140,24 +144,14 @@ class Validator:
 
     def close(self) -> None:
         """End it and everything that it started."""
-        if self._process.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)  # it holds nothing that needs an end
         self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError, ValueError):
+                if pipe is not None:
+                    pipe.close()
         self._noise.close()
-
-    def __enter__(self) -> Validator:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def one_line(text: str, characters: int = 300) -> str:

@@ -3,14 +3,18 @@
 One JSON object a line. First it says `{"ready": VERSION}`; then each `{"arguments": [...]}` on
 stdin is answered by `{"ok": true, "facts": {...}}` or `{"ok": false, "error": "..."}`. It does what
 a server does before it loads anything (parse, validate, build the engine's configuration), imports
-vLLM once for all of them, and ends when stdin does. Nothing of spectune is imported here.
+vLLM once for all of them, and ends when stdin does. With `"chats": [[{role, content}, ...], ...]`
+the answer also has `"tokens": [...]`, the length of each prompt. Nothing of spectune is imported.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -20,22 +24,21 @@ from typing import Any, NoReturn, TextIO
 PARSERS = ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")
 PARSER_CLASSES = ("vllm.utils.argparse_utils", "vllm.utils")
 
+TOKENIZERS = ("vllm.tokenizers", "vllm.tokenizers.registry", "vllm.transformers_utils.tokenizer")
+
 # What is told of an accepted configuration: name -> where it stands in VllmConfig.
 FACTS = {
     "max_model_len": "model_config.max_model_len",
-    "draft_max_model_len": "speculative_config.draft_model_config.max_model_len",
     "max_num_seqs": "scheduler_config.max_num_seqs",
-    "max_num_batched_tokens": "scheduler_config.max_num_batched_tokens",
     "tensor_parallel_size": "parallel_config.tensor_parallel_size",
     "pipeline_parallel_size": "parallel_config.pipeline_parallel_size",
-    "data_parallel_size": "parallel_config.data_parallel_size",
     "kv_cache_dtype": "cache_config.cache_dtype",
     "gpu_memory_utilization": "cache_config.gpu_memory_utilization",
     "capture_sizes": "compilation_config.cudagraph_capture_sizes",
     "cudagraph_mode": "compilation_config.cudagraph_mode.name",
+    "dtype": "model_config.dtype",
     "quantization": "model_config.quantization",
     "logits_processors": "model_config.logits_processors",
-    "device": "device_config.device_type",
     "v2_runner": "use_v2_model_runner",
 }
 
@@ -50,10 +53,19 @@ def main() -> None:
     # Whatever vLLM prints goes to stderr: stdout carries answers only.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     version, build = load()
     tell(answers, {"ready": version})
     for line in sys.stdin:
-        tell(answers, answer(build, json.loads(line)["arguments"]))
+        asked = json.loads(line)
+        tell(answers, answer(build, asked["arguments"], asked.get("chats", [])))
+
+
+def end_with(parent: int) -> None:
+    """Nothing is left behind where spectune was killed while vLLM is busy."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.killpg(os.getpgrp(), signal.SIGKILL)  # the group is ours: it was started as a session
 
 
 def tell(answers: TextIO, document: dict[str, Any]) -> None:
@@ -93,7 +105,9 @@ def refuse(message: str) -> NoReturn:
     raise RefusedError(message)
 
 
-def answer(build: Callable[[list[str]], Any], arguments: list[str]) -> dict[str, Any]:
+def answer(
+    build: Callable[[list[str]], Any], arguments: list[str], chats: list[Any]
+) -> dict[str, Any]:
     try:
         config = build(arguments)
     except SystemExit as end:  # --help and the like
@@ -101,7 +115,31 @@ def answer(build: Callable[[list[str]], Any], arguments: list[str]) -> dict[str,
     except Exception as error:  # noqa: BLE001  (whatever vLLM raises is its verdict)
         return {"ok": False, "error": said(error)}
     facts = {name: plain(walk(config, path)) for name, path in FACTS.items()}
-    return {"ok": True, "facts": {**facts, "sampling": sampling(config)}}
+    told = {"ok": True, "facts": {**facts, "sampling": sampling(config)}}
+    return {**told, "tokens": lengths(config, chats)} if chats else told
+
+
+def lengths(config: Any, chats: list[Any]) -> list[int] | None:
+    """Tokens of each conversation as the server would render it; None: it cannot be told."""
+    try:
+        made = next(
+            module.cached_tokenizer_from_config
+            for module in map(optional, TOKENIZERS)
+            if hasattr(module, "cached_tokenizer_from_config")
+        )
+        tokenizer = made(config.model_config)
+        options = {"tokenize": True, "add_generation_prompt": True, "return_dict": False}
+        return [len(tokenizer.apply_chat_template(chat, **options)) for chat in chats]
+    except Exception as error:  # noqa: BLE001  (it is a service, not a verdict)
+        print(f"prompts cannot be counted: {said(error)}", file=sys.stderr)
+        return None
+
+
+def optional(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError:
+        return None
 
 
 def said(error: Exception) -> str:

@@ -11,7 +11,6 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Literal
 
 from autotune.records import (
-    BASELINE,
     BaselineResult,
     CandidateResult,
     Interval,
@@ -238,7 +237,3 @@ def best_row(report: Report, load: Load) -> Row | None:
     rows = [r for r in report.rows if r.load == load and r.measured and r.speedup is not None]
     best = max(rows, key=lambda r: r.speedup.value if r.speedup else 0.0, default=None)
     return best if best is not None and best.speedup and best.speedup.value > 1 else None
-
-
-def is_baseline(method: str) -> bool:
-    return method == BASELINE

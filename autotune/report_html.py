@@ -39,7 +39,7 @@ def to_html(report: Report) -> str:
     template = environment.get_template(TEMPLATE)
     own = _source(environment, "report.js")
     library = get_plotlyjs()
-    return template.render(
+    text: str = template.render(
         report=report,
         recommendation=report.recommendation,
         headline=headline(report),
@@ -58,6 +58,7 @@ def to_html(report: Report) -> str:
         hashes=[_hash(library), _hash(own)],
         version=__version__,
     )
+    return text
 
 
 def _jinja() -> Any:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from autotune import report_figures as figures
+from autotune import report_by_n as by_n
+from autotune import report_over_all as over_all
 from autotune import report_tables as tables
 from autotune.records import Recommendation, Record
 from autotune.report_data import Load, Report, Row
-from autotune.report_tables import Table, load_text, tiers_text
+from autotune.report_figures import Figure, Marks
+from autotune.report_tables import Table, load_text
 from autotune.report_timeline import AXES, timeline
-from autotune.wording import duration
+from autotune.wording import duration, tiers_text
 
-Figure = figures.Figure
 MOST_PANELS = 12  # of one kind; more are looked at in a table
 
 
@@ -39,7 +40,7 @@ class Built(Record):
 def build(report: Report) -> Built:
     """Every section of the report, in order."""
     drawn: dict[str, Figure] = {}
-    marks = figures.Marks(report.methods)
+    marks = Marks(report.methods)
 
     def keep(key: str, caption: str, figure: Figure | None) -> tuple[tuple[str, str], ...]:
         if figure is None:
@@ -67,12 +68,12 @@ def _at(load: Load) -> str:
     return "load not stated" if load is None else f"concurrency {load}"
 
 
-def _speedup(report: Report, marks: figures.Marks, keep: Keep) -> Section:
+def _speedup(report: Report, marks: Marks, keep: Keep) -> Section:
     found: tuple[tuple[str, str], ...] = ()
     for i, load in enumerate(report.loads):
-        found += keep(f"speedup{i}", _at(load), figures.speedup(report, marks, load))
+        found += keep(f"speedup{i}", _at(load), by_n.speedup(report, marks, load))
     table = tables.measured_table(report)
-    legend = ()
+    legend: tuple[str, ...] = ()
     if report.kind == "study":
         legend = (
             "Filled points were confirmed on a static start, hollow ones probed; dotted lines and"
@@ -89,18 +90,19 @@ def _speedup(report: Report, marks: figures.Marks, keep: Keep) -> Section:
     )
 
 
-def _acceptance(report: Report, marks: figures.Marks, keep: Keep) -> Section:
+def _acceptance(report: Report, marks: Marks, keep: Keep) -> Section:
     load = _typical(report, lambda row: bool(row.acceptance or row.acceptance_length))
-    found = keep("lengths", "tokens a round", figures.lengths(report, marks, load))
+    found = keep("lengths", "tokens a round", by_n.lengths(report, marks, load))
     for i, method in enumerate(report.methods):
-        figure = figures.acceptance(report, marks, load, method)
+        figure = by_n.acceptance(report, marks, load, method)
         found += keep(f"acceptance{i}", method, figure)
     table = tables.acceptance_table(report)
     return Section(
         id="acceptance",
         title="Acceptance",
         note="First: tokens a round, the target's own included. Then the share of rounds in which"
-        f" a draft position is accepted: one line for each N, which ends at position N ({_at(load)})."
+        " a draft position is accepted: one line for each N, which ends at position N"
+        f" ({_at(load)})."
         + (" Other loads: in the table." if len(report.loads) > 1 else ""),
         figures=found,
         tables=(table,) if table else (),
@@ -108,7 +110,7 @@ def _acceptance(report: Report, marks: figures.Marks, keep: Keep) -> Section:
     )  # fmt: skip
 
 
-def _time(report: Report, marks: figures.Marks, keep: Keep) -> Section:
+def _time(report: Report, marks: Marks, keep: Keep) -> Section:
     timed = [row for row in report.rows if row.measured and row.verify_seconds is not None]
     panels = list(dict.fromkeys((row.load, row.method) for row in timed))
     typical = _typical(report, lambda row: row.verify_seconds is not None)
@@ -118,7 +120,7 @@ def _time(report: Report, marks: figures.Marks, keep: Keep) -> Section:
     order = {load: i for i, load in enumerate(report.loads)}
     for i, (load, method) in enumerate(sorted(panels, key=lambda each: order[each[0]])):
         caption = f"{method}, {_at(load)}"
-        found += keep(f"time{i}", caption, figures.round_time(report, load, method))
+        found += keep(f"time{i}", caption, by_n.round_time(report, load, method))
     without_rest = not any(row.rest_seconds is not None for row in timed)
     rest = " What is neither drafting nor verifying was not measured." if without_rest else ""
     others = " Other loads: in the first table." if len(panels) < len(report.loads) else ""
@@ -136,32 +138,31 @@ def _time(report: Report, marks: figures.Marks, keep: Keep) -> Section:
 
 def _typical(report: Report, has: Callable[[Row], bool]) -> Load:
     """The load at which most candidates have a figure; the first of several."""
-    count = {load: 0 for load in report.loads}
+    count = dict.fromkeys(report.loads, 0)
     for row in report.rows:
         if row.measured and row.load in count:
             count[row.load] += has(row)
     return max(report.loads, key=lambda load: count[load])
 
 
-def _loads(report: Report, marks: figures.Marks, keep: Keep) -> Section:
-    found = keep("loads", "each method’s best N at each load", figures.over_loads(report, marks))
+def _loads(report: Report, marks: Marks, keep: Keep) -> Section:
+    found = keep("loads", "each method’s best N at each load", over_all.over_loads(report, marks))
+    empty = "No load has both a baseline and a measured candidate."
+    if len(report.loads) == 1:
+        empty = f"Measured at one load only ({_at(report.loads[0])})."
     return Section(
         id="loads",
         title="Throughput against load",
         note="Of the whole engine, both axes logarithmic." if found else None,
         figures=found,
-        empty=None
-        if found
-        else f"Measured at one load only ({_at(report.loads[0])})."
-        if len(report.loads) == 1
-        else "No load has both a baseline and a measured candidate.",
+        empty=None if found else empty,
         legend=("baseline",) if found else (),
     )
 
 
-def _pareto(report: Report, marks: figures.Marks, keep: Keep) -> Section:
+def _pareto(report: Report, marks: Marks, keep: Keep) -> Section:
     r = report.recommendation
-    figure = figures.pareto(report, marks, r)
+    figure = over_all.pareto(report, marks, r)
     found = keep("pareto", "each point is a candidate at a load", figure)
     front = " Filled points are on the front: nothing measured is better in both." if r else ""
     note = f"Right and below is better.{front}"
@@ -213,7 +214,7 @@ def _trial(report: Report) -> Section:
     )
 
 
-def _run(report: Report, marks: figures.Marks, keep: Keep) -> Section:
+def _run(report: Report, marks: Marks, keep: Keep) -> Section:
     figure = timeline(report, marks)
     found = keep("timeline", f"engine starts and blocks, {AXES[report.axis]}", figure)
     table = tables.start_table(report)
@@ -241,11 +242,12 @@ def story(report: Report) -> Iterable[str]:
     else:
         yield f"Not finished: {report.state}."
     if report.pauses:
-        yield f"{report.pauses} pauses between runs are left out."
+        pauses = "1 pause" if report.pauses == 1 else f"{report.pauses} pauses"
+        yield f"Left out of the figure: {pauses} between runs."
 
 
-def _predictions(report: Report, marks: figures.Marks, keep: Keep) -> Section:
-    figure = figures.predictions(report, marks)
+def _predictions(report: Report, marks: Marks, keep: Keep) -> Section:
+    figure = over_all.predictions(report, marks)
     found = keep("predictions", "on the diagonal: as predicted", figure)
     r = report.recommendation
     quality = r.predictions if r else None

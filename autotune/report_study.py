@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 
 from autotune.evidence import Evidence, baseline_result, candidate_results, normal_interval
 from autotune.knowledge import Key, Knowledge
@@ -19,10 +20,11 @@ from autotune.records import (
     Stopped,
     Window,
 )
-from autotune.report_data import Curve, Load, Report, Row, row_of, span
+from autotune.report_data import Curve, Load, Report, row_of, span
 from autotune.report_events import timeline
 from autotune.storage.stored import StoredStudy, StoredWindow
 
+LABELS = {"gpu": "GPU", "gpu_count": "GPUs", "vllm": "vLLM", "torch": "torch", "cpu": "CPU"}
 UNFINISHED = "this study has no recommendation yet: what follows is what was measured so far"
 
 
@@ -152,8 +154,7 @@ def _baseline_steps(knowledge: Knowledge) -> tuple[tuple[Load, float, float | No
 
 
 def _facts(plan: Plan) -> tuple[tuple[str, str | None], ...]:
-    e, s, w = plan.environment, plan.settings, plan.workload
-    gpu = f"{e.gpu_count} x {e.gpu}" if e.gpu and e.gpu_count and e.gpu_count > 1 else e.gpu
+    s, w = plan.settings, plan.workload
     prompts = f"{w.name}, {len(w.prompts)} prompts" if plan.sends_prompts else w.name
     sampling = (
         f"temperature {w.sampling.temperature:g}, at most {w.sampling.max_tokens} tokens"
@@ -162,8 +163,7 @@ def _facts(plan: Plan) -> tuple[tuple[str, str | None], ...]:
     )
     budget = "none" if s.budget_seconds is None else f"{s.budget_seconds:g} s"
     return (
-        ("GPU", gpu), ("Runtime", e.runtime), ("Driver", e.driver), ("vLLM", e.vllm),
-        ("torch", e.torch), ("Python", e.python), ("CPU", e.cpu),
+        *_environment(plan),
         ("Engine", plan.engine), ("Engine arguments", " ".join(plan.target.engine_args) or "none"),
         ("Workload", prompts), ("Workload SHA-256", w.sha256), ("Sampling", sampling),
         ("Limits", describe(s.limits) if s.limits else "none"),
@@ -172,5 +172,9 @@ def _facts(plan: Plan) -> tuple[tuple[str, str | None], ...]:
     )  # fmt: skip
 
 
-def measured_rows(report: Report, load: Load) -> list[Row]:
-    return [row for row in report.rows if row.load == load and row.measured]
+def _environment(plan: Plan) -> Iterator[tuple[str, str | None]]:
+    """Every field that the record has, the machine's first."""
+    for name, value in plan.environment.model_dump(mode="json").items():
+        label = LABELS.get(name, name.replace("_", " ").capitalize())
+        plain = value if value is None or isinstance(value, str) else json.dumps(value)
+        yield label, plain

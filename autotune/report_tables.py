@@ -9,6 +9,8 @@ from autotune.report_data import Load, Report, Row, Span, best_row, span
 from autotune.wording import tiers_text
 
 NOT_MEASURED = "–"  # in a cell
+FLAGS = "Flags"  # the one column of words at the end of a table of numbers
+MOST_POSITIONS = 32  # of acceptance in a table; the figure has them all
 
 
 class Table(Record):
@@ -71,7 +73,7 @@ def _recorded_headline(report: Report) -> str:
 
 
 def _each_load(best: Sequence[Row]) -> str:
-    parts = [f"{row.method} N={row.n} at {load_text(row.load)}" for row in best]
+    parts = [f"{r.method} N={r.n}, {factor(r.speedup)} at load {load_text(r.load)}" for r in best]
     return "; ".join(parts)
 
 
@@ -146,13 +148,14 @@ def measured_table(report: Report) -> Table | None:
         ("tok/s", lambda r: number(r.rate, ",.1f")),
         ("Speed-up", lambda r: factor(r.speedup)),
         ("Predicted", lambda r: factor(r.predicted, interval=False)),
-        ("Tokens/round", lambda r: number(r.acceptance_length and r.acceptance_length.value)),
+        ("Tokens/round", _length),
         ("Draft ms", lambda r: number(r.draft_seconds, ".2f", 1e3)),
         ("Verify ms", lambda r: number(r.verify_seconds, ".2f", 1e3)),
         ("Rest ms", lambda r: number(r.rest_seconds, ".2f", 1e3)),
         ("TPOT ms", lambda r: number(r.tpot_seconds, ".2f", 1e3)),
         ("TTFT ms", lambda r: number(r.ttft_seconds, ".1f", 1e3)),
         ("Within limits", lambda r: number(r.share_within_limits, ".0%")),
+        (FLAGS, lambda r: ", ".join(flag.replace("_", " ") for flag in r.flags) or NOT_MEASURED),
     ]
     return _table(rows, columns, text=4)
 
@@ -160,7 +163,7 @@ def measured_table(report: Report) -> Table | None:
 def acceptance_table(report: Report) -> Table | None:
     """Acceptance rates by position."""
     rows = [row for row in report.rows if row.measured and row.acceptance]
-    width = max((len(row.acceptance) for row in rows), default=0)
+    width = min(MOST_POSITIONS, max((len(row.acceptance) for row in rows), default=0))
 
     def at(i: int) -> Callable[[Row], str]:
         return lambda r: number(r.acceptance[i].value, ".3f") if i < len(r.acceptance) else ""
@@ -171,7 +174,7 @@ def acceptance_table(report: Report) -> Table | None:
             ("Method", lambda r: r.method),
             ("N", lambda r: str(r.n)),
             ("Load", lambda r: load_text(r.load)),
-            ("Length", lambda r: number(r.acceptance_length and r.acceptance_length.value)),
+            ("Length", _length),
             *((str(i + 1), at(i)) for i in range(width)),
         ],
         text=1,
@@ -189,18 +192,17 @@ def trial_table(r: Recommendation) -> Table | None:
         rows.append(
             (
                 load_text(at.concurrency),
-                ", ".join(text for text, holds in notes if holds) or NOT_MEASURED,
                 str(at.num_speculative_tokens),
                 number(at.output_tokens_per_second, ",.1f"),
                 number(at.static_output_tokens_per_second, ",.1f"),
                 factor(span(at.versus_static)),
                 factor(span(at.speedup)),
+                ", ".join(text for text, holds in notes if holds) or NOT_MEASURED,
             )
         )
     static = f"N={trial.static_num_speculative_tokens}"
-    heading = ("Load", "Note", "N", "tok/s", f"tok/s, {static}", f"Against {static}",
-               "Speed-up")  # fmt: skip
-    return Table(heading=heading, rows=tuple(rows), text=2)
+    heading = ("Load", "N", "tok/s", f"tok/s, {static}", f"Against {static}", "Speed-up", "Note")
+    return Table(heading=heading, rows=tuple(rows), text=1, tail=1)
 
 
 def left_out_table(report: Report) -> Table | None:
@@ -265,7 +267,12 @@ def _table(
         heading=tuple(name for name, _ in kept),
         rows=tuple(zip(*(column for _, column in kept), strict=True)),
         text=text,
+        tail=int(kept[-1][0] == FLAGS),
     )
+
+
+def _length(row: Row) -> str:
+    return number(row.acceptance_length.value if row.acceptance_length else None)
 
 
 # ---------------------------------------------------------------------------------- words

@@ -89,7 +89,7 @@ def served_engine_args(r: Recommendation) -> tuple[tuple[str, ...], tuple[str, .
     Where nothing is drafted, flags that vLLM then refuses are left out (a --config file of the
     user's is not looked into: it may be gone).
     """
-    if r.speculative_config is not None:
+    if r.method != "none":
         return r.engine_args, ()
     try:
         options = split_options(r.engine_args)

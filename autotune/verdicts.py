@@ -51,7 +51,7 @@ METRICS = {
     "tpot": Metric(0.25, better=-1, same_machine=True),
     "ttft": Metric(0.5, better=-1, same_machine=True),
     "position": Metric(0.05, relative=False),
-    "greedy": Metric(0.25, relative=False),
+    "greedy": Metric(0.3, relative=False),
     "recommendation": Metric(0.03),
 }
 
@@ -148,7 +148,7 @@ def holm(p_values: Sequence[float], weights: Sequence[float]) -> list[float]:
     largest, adjusted = 0.0, [1.0] * len(p_values)
     for rank, i in enumerate(order):
         left = math.fsum(weights[j] for j in order[rank:])
-        largest = max(largest, min(1.0, p_values[i] * left / weights[i]))
+        largest = max(largest, min(1.0, p_values[i] * (left / weights[i])))
         adjusted[i] = largest
     return adjusted
 

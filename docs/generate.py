@@ -19,17 +19,18 @@ import click
 from autotune.catalog import ResolvedModel, packaged_catalog
 from autotune.cli import VERBS, cli
 from autotune.cli.doctor import conditions
-from autotune.cli.methods import dotted, values_text
+from autotune.cli.methods import values_text
 from autotune.cli.models import describe
 from autotune.cli.models import text as models_text
 from autotune.doctor import Diagnosis
 from autotune.environment import EngineInfo
 from autotune.fault_table import FAULTS
 from autotune.methods import NOT_OFFERED, Method, all_methods
-from autotune.methods._knobs import OWNED, Knob
+from autotune.methods._knobs import Knob
+from autotune.methods._options import OWNED, dotted
 from autotune.model_facts import ModelFacts
 from autotune.recording import Recording
-from autotune.records import Recommendation
+from autotune.records import CheckReport, Recommendation
 
 FOLDER = Path(__file__).parent.resolve()
 README = FOLDER.parent / "README.md"
@@ -61,10 +62,10 @@ chosen engine would ignore is an error on the command line; a variable may stand
 | exit | meaning |
 |---|---|
 | 0 | done |
-| 1 | kept for a regression that a check finds; no verb ends with it yet |
+| 1 | `check`: a regression; with `--strict` also what is inconclusive |
 | 2 | usage or configuration: unknown model, bad file, bad option; a question answered with no |
 | 3 | the engine could not do it: did not start, died, no usable measurement |
-| 4 | inconclusive: noise, too few repeats, too little time |
+| 4 | inconclusive: noise, too few repeats, too little time, results that may not be compared |
 | 70 | a fault in spectune itself; the traceback is on stderr |
 | 130 | interrupted; what was measured is kept and the same command resumes |
 | 141 | the reader of stdout went away before the end |
@@ -120,6 +121,7 @@ def documents() -> dict[str, str]:
         "models.md": models_page(),
         "recommendation.schema.json": as_text(recommendation_schema()),
         "recording.schema.json": as_text(recording_schema()),
+        "check.schema.json": as_text(check_schema()),
     }
 
 
@@ -267,6 +269,11 @@ def recording_schema() -> dict[str, Any]:
     """What `run --engine replay --recording` reads. `schema` must be there."""
     schema = Recording.model_json_schema(mode="validation")
     return {"$schema": DIALECT, **schema, "required": ["schema", *schema["required"]]}
+
+
+def check_schema() -> dict[str, Any]:
+    """What `check --json` and `check -o` give."""
+    return {"$schema": DIALECT, **CheckReport.model_json_schema(mode="serialization")}
 
 
 def as_text(schema: dict[str, Any]) -> str:

@@ -33,6 +33,7 @@ def generated(generate):
 
 
 NAMES = (
+    "check.schema.json",
     "cli.md",
     "doctor.md",
     "doctor.schema.json",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 
 import pytest
 import yaml
@@ -12,13 +13,19 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from store_samples import make_plan, make_recommendation
+from tuner_samples import Scripted, plan_of
 
 from autotune.cli import cli
+from autotune.cli import export as cli_export
 from autotune.documents import load_recommendation
+from autotune.engines import EngineOptions
+from autotune.engines.vllm import VllmEngine
 from autotune.environment import EngineInfo
 from autotune.errors import ConfigurationError
 from autotune.export import FORMS, export, remarks
-from autotune.records import Environment, Recommendation
+from autotune.plan import Request
+from autotune.plan import make_plan as make_plan_of
+from autotune.records import Environment, Recommendation, Target
 from autotune.serve_args import serve_args, split_options
 from autotune.store import open_study
 from autotune.variables import engine_variables
@@ -156,7 +163,7 @@ def engine_args(draw):
 
 
 CONFIGS = st.one_of(st.none(), JSON.map(lambda extra: {**extra, **CONFIG}))
-ROUNDS = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+ROUNDS = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 
 
 @ROUNDS
@@ -495,11 +502,12 @@ def test_a_file_and_a_study_give_the_same(spectune, file):
     r = load_recommendation(file)
     with open_study(None, make_plan(MODEL)) as study:
         study.finish(r)
-    for form in FORMS:
+    for form in ("json", "config"):
         from_file = spectune(str(file), "--format", form)
         assert from_file.exit_code == 0
         assert from_file.stdout == spectune(study.id[:6], "--format", form).stdout
-        assert from_file.stdout == spectune("--format", form).stdout == export(r, form) + "\n"
+        assert from_file.stdout == export(r, form) + "\n"
+    assert spectune("--format", "config").stdout == from_file.stdout  # the newest
 
 
 def test_output_goes_to_a_file(spectune, file, tmp_path):
@@ -550,3 +558,42 @@ def test_a_file_changed_by_hand_is_refused(file, change, why):
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
     with pytest.raises(ConfigurationError, match=why):
         load_recommendation(file)
+
+
+# ------------------------------------------------------------------------- from plan to document
+
+
+def test_a_plan_for_a_real_engine_records_its_variables(tmp_path, monkeypatch):
+    monkeypatch.setenv("VLLM_ROCM_USE_AITER", "1")
+    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    request = Request(model=str(tmp_path), workload="math", methods="ngram")
+    engine = VllmEngine(EngineOptions())
+    engine.info = EngineInfo(python=sys.executable, vllm="0.32.0", platform="cpu")
+    first = make_plan_of(request, engine)
+    assert first.variables["VLLM_ROCM_USE_AITER"] == "1"
+    assert first.variables["NUMBA_NUM_THREADS"] == "1"
+    monkeypatch.setenv("VLLM_ROCM_USE_AITER", "0")
+    second = make_plan_of(request, engine)
+    assert second.variables["VLLM_ROCM_USE_AITER"] == "0"
+
+
+@pytest.mark.slow
+def test_a_recommendation_says_what_its_command_leaves_out(stage):
+    flag = "--per-request-spec-decode-metrics"
+    plan = plan_of(settings={"greedy_prompts": 0}, mtp=[1])
+    arguments = ("--seed", "1", flag, "detailed")
+    target = Target(model="acme/small", engine_args=arguments)
+    plan = plan.model_copy(update={"target": target, "variables": {"VLLM_A": "1"}})
+    slow = stage.tune(Scripted({("none", 0): 100.0, ("mtp", 1): 80.0}), plan=plan)
+    assert slow.decision == "do_not_speculate"
+    assert slow.serve_command == "vllm serve acme/small --seed 1"
+    assert slow.warnings[-1] == f"{flag} is left out: vLLM refuses it without speculation"
+    assert slow.engine_args == arguments  # what was measured
+    assert slow.variables == {"VLLM_A": "1"}
+    fast = stage.tune(Scripted({("none", 0): 100.0, ("mtp", 1): 180.0}), plan=plan, fresh=True)
+    assert fast.decision == "speculate"
+    assert not any("left out" in warning for warning in fast.warnings)
+
+
+def test_forms_of_the_command_line_are_those_that_can_be_written():
+    assert cli_export.FORMS == FORMS

@@ -179,8 +179,11 @@ def test_layers_of_several_kinds():
     assert parse_kv_shape(gemma).elements(1) == 2 * (5 * 8 * 256 + 1 * 2 * 512)
 
 
-@given(st.dictionaries(st.sampled_from([*LLAMA_8B, "layer_types", "head_dim", "text_config"]),
-                       st.one_of(st.none(), st.integers(-2, 9), st.text(max_size=3), st.lists(st.integers()), st.just({}))))  # fmt: skip
+NAMES = [*LLAMA_8B, "layer_types", "head_dim", "text_config"]
+VALUES = (st.none(), st.integers(-2, 9), st.text(max_size=3), st.lists(st.integers()), st.just({}))
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), st.one_of(*VALUES)))
 def test_any_config_gives_a_shape_or_none(config):
     shape = parse_kv_shape(config)
     assert shape is None or shape.elements(1) >= 0

@@ -8,7 +8,9 @@ import re
 from pathlib import Path
 
 import pytest
-from tuner_samples import PUBLISHED
+from tuner_samples import PUBLISHED, replay
+
+from autotune.store import as_recording, load_study
 
 DOCS = Path(__file__).parent.parent / "docs"
 TEXT = (DOCS / "published.md").read_text()
@@ -93,3 +95,25 @@ def test_the_document_is_current():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert module.document() == TEXT, "stale: run `make docs`"
+
+
+PLAYED_AGAIN = (
+    "s01-gemma-4-31b-it-humaneval", "s01-minimax-m3-mxfp8-gsm8k", "s13-deepseek-v4-flash-unknown",
+    "s23-gemma-4-26b-a4b-speed-bench", "s24-qwen3-4b-repo-default-aime25-2048-tok",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLAYED_AGAIN)
+def test_what_a_study_recorded_leads_to_the_same_choice(stage, tmp_path, name):
+    """studies show --recording -> run --engine replay, which sees only what was measured."""
+    first = stage.tune(replay(PUBLISHED / f"{name}.json"))
+    study = load_study(stage.url)
+    file = tmp_path / "again.json"
+    file.write_text(json.dumps(as_recording(study.plan, study.windows)))
+    second = stage.tune(replay(file))
+    for before, after in zip(first.per_concurrency, second.per_concurrency, strict=True):
+        assert (after.concurrency, after.method) == (before.concurrency, before.method)
+        assert after.num_speculative_tokens == before.num_speculative_tokens
+        if before.speedup is not None:
+            assert after.speedup.value == pytest.approx(before.speedup.value)

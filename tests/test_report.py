@@ -26,8 +26,9 @@ from autotune.records import (
     StepTimes,
 )
 from autotune.report import recording_report, render, study_report
+from autotune.report_events import timeline
 from autotune.report_markdown import escaped, fenced
-from autotune.store import load_study, open_study
+from autotune.store import EngineStart, StoredWindow, load_study, open_study
 
 MATH500 = PUBLISHED / "s01-gemma-4-31b-it-math500.json"
 HOSTILE = "<script>window.hurt = 1</script><img src=x onerror='window.hurt = 2'>|`*_"
@@ -175,15 +176,20 @@ def finished(url, **changes):
         method="mtp", num_speculative_tokens=1, concurrency=8, status=Status.FAILED,
         error=changes.pop("error", "the engine died"),
     )  # fmt: skip
+    predicted = CandidateResult(
+        method="mtp", num_speculative_tokens=2, concurrency=8, status=Status.PREDICTED,
+        speedup=Interval(value=1.5, low=1.0, high=2.0, confidence=0.95),
+    )  # fmt: skip
+    rows = (candidate, predicted, failed)
     last_words = changes.pop("last_words", "RuntimeError: out of memory")
     with open_study(url, make_plan(**changes)) as study:
         study.engine_started(BASE, 30.0)
         study.save(BASE, block, 0, make_window(BASE, 0, block, 100.0, duration_seconds=5.0))
         study.engine_started(LIVE, 30.0)
-        study.save(LIVE, block, 0,
-                   make_window(LIVE, 3, block, 200.0, steps=rest, duration_seconds=5.0))  # fmt: skip
+        window = make_window(LIVE, 3, block, 200.0, steps=rest, duration_seconds=5.0)
+        study.save(LIVE, block, 0, window)
         study.fail("mtp", 1, "the engine died", last_words)
-        study.finish(make_recommendation(study.plan, study.id, candidates=(candidate, failed)))
+        study.finish(make_recommendation(study.plan, study.id, candidates=rows))
     return stored(url)
 
 
@@ -196,7 +202,7 @@ def test_study_says_the_answer_first(url):
         "Cost: 2 engine starts, 3 measurements, 5 s.", "Speed-up against N", "Acceptance",
         "Where a round’s time goes", "Throughput against load", "Throughput and latency",
         "N by batch size", "What was measured when", "Stopped because nothing could still win",
-        "Predicted and measured", "Environment", "2 x Acme G1", "Failed and skipped candidates",
+        "Predicted and measured", "Environment", "Acme G1", "Failed and skipped candidates",
         "the engine died", "out of memory",
     ]  # fmt: skip
     places = [text.index(words) for words in order]
@@ -237,7 +243,32 @@ def test_timeline_by_the_clock_leaves_pauses_out(url):
     report = stored(url)
     assert [event.begin for event in report.events] == [0.0, 10.0, 50.0]
     assert (report.axis, report.pauses) == ("clock", 1)
-    assert "1 pauses between runs are left out" in page(report).text
+    assert "Left out of the figure: 1 pause between runs." in page(report).text
+
+
+def test_an_engine_start_ends_when_it_is_noted():
+    """Noted at 1030 after 30 s: it began at 1000, and the window at 1031."""
+    block = make_block()
+    window = make_window(BASE, 0, block, started_at=1031.0, duration_seconds=4.0)
+    stored = StoredWindow(arm=BASE.key, n=0, block=block.key, repeat=0, at=1035.0, window=window)
+    start = EngineStart(
+        arm=BASE.key, method="none", live=False, seconds=30.0, error=None, at=1030.0
+    )
+    events, axis, _ = timeline([stored], [start])
+    assert axis == "clock"
+    assert [(e.kind, e.begin, e.seconds) for e in events] == [
+        ("start", 0.0, 30.0),
+        ("search", 31.0, 4.0),
+    ]
+
+
+def test_what_was_only_predicted_is_no_measurement(url):
+    report = finished(url)
+    (row,) = [row for row in report.rows if row.status == "predicted"]
+    assert (row.speedup, row.predicted.value) == (None, 1.5)
+    (listed,) = page(report).table("Predicted speed-up")
+    assert listed["Predicted speed-up"] == "1.50x [1.00, 2.00]"
+    assert len(page(report).table("Method", "Evidence")) == 1
 
 
 def test_unfinished_study_reports_what_there_is(url):
@@ -332,6 +363,7 @@ def test_names_and_last_words_are_text(url, tmp_path):
         assert "img" not in found.tags
         assert not [name for name, _ in found.attributes if name.startswith("on")]
         assert HOSTILE in "".join(found.texts)
+        assert "<" not in found.scripts[0]  # the data: nothing in it can end its element
 
 
 def test_the_page_needs_nothing_else(url):

@@ -19,8 +19,9 @@ from autotune.catalog import resolve_model
 from autotune.cli import cli
 from autotune.environment import EngineInfo
 from autotune.errors import ConfigurationError
-from autotune.methods import Knob, all_methods, get_method
-from autotune.methods._knobs import OWNED
+from autotune.methods import all_methods, get_method
+from autotune.methods._knobs import Knob
+from autotune.methods._options import OWNED
 from autotune.speculative_options import parse_options
 
 
@@ -212,6 +213,18 @@ def test_a_vllm_that_is_too_old():
     assert "0.21" in caught.value.hint
     for version in ("0.21.0", "0.32.0+rocm722", None):
         method.with_options(options, EngineInfo(python="p", vllm=version))
+
+
+def test_what_only_the_v2_runner_heeds_is_refused_on_a_cpu():
+    cpu, rocm = (EngineInfo(python="p", vllm="0.32.0", platform=p) for p in ("cpu", "rocm"))
+    for name, options in [
+        ("dspark", {"enable_adaptive_verification": True}),
+        ("eagle3", {"rejection_sample_method": "block"}),
+    ]:
+        with pytest.raises(ConfigurationError, match="no effect on a CPU"):
+            get_method(name).with_options(options, cpu)
+        get_method(name).with_options(options, rocm)
+    get_method("eagle3").with_options({"rejection_sample_method": "standard"}, cpu)
 
 
 # --------------------------------------------------------------------------- where it ends up

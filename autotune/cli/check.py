@@ -25,15 +25,12 @@ STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 MEASURING = (
     "recording", "simulation", "replay_noise", "model", "workload", "max_concurrency",
     "num_prompts", "prompts_per_block", "max_tokens", "temperature", "budget", "cycles",
-    "blocks", "all_cycles", "vllm_python", "log_dir", "start_timeout", "request_timeout",
+    "blocks", "all_cycles", "rivals", "vllm_python", "log_dir", "start_timeout", "request_timeout",
     "catalog", "top_p", "seed",
 )  # fmt: skip
 
 
-@click.command(
-    "check", cls=PassesThrough, options_metavar="[OPTIONS] REFERENCE [-- VLLM_SERVE_ARGS...]"
-)
-@click.argument("reference", type=click.Path(), metavar="")
+@click.command("check", cls=PassesThrough, options_metavar="[OPTIONS]")
 @new("--against", type=click.Path(), metavar="FILE", help="A recommendation, recording or check.")
 @new("--study", metavar="ID", help="A stored study; ID may be shortened.")
 @rule(
@@ -58,6 +55,8 @@ MEASURING = (
         help="Blocks of prompts in each of them.")  # fmt: skip
 @engine("--all-cycles", is_flag=True,
         help="Measure on when all is sure: for a golden value (-o).")  # fmt: skip
+@engine("--rivals", type=click.IntRange(0), default=0, show_default=True,
+        help="Measure so many other N too: would one of them now win?")  # fmt: skip
 @engine("--model", metavar="NAME", help="Hub id or path [the reference's].")
 @engine("--workload", metavar="NAME", help="Name or JSONL file [the reference's].")
 @engine("--max-concurrency", metavar="LIST", help="Only these of the reference's loads.")
@@ -81,13 +80,14 @@ MEASURING = (
 @result("--junit", type=click.Path(dir_okay=False), metavar="FILE", help="Write JUnit XML here.")
 @result("--markdown", type=click.Path(dir_okay=False), metavar="FILE", help="Write Markdown here.")
 @storage("Result and storage")
+@click.argument("reference", type=click.Path(), metavar="REFERENCE")
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> int:
     """Check a recommendation: measure it again, or compare it with a newer result.
 
     REFERENCE is a recommendation, a recording or an earlier check's JSON. Exit code 0: no
     regression, 1: regression, 4: inconclusive or not comparable. In GitHub Actions the Markdown is
-    also appended to the step's summary.
+    also appended to the step's summary. What follows -- replaces the reference's vLLM options.
     """
     from autotune.check import Rules
     from autotune.check_documents import load_side
@@ -126,18 +126,27 @@ def _compare(
 def _measure(reference: CheckSide, rules: Rules, options: dict[str, Any]) -> CheckReport:
     from autotune.check_measure import Effort, check_engine
     from autotune.check_plan import CheckRequest, check_plan
+    from autotune.cli import INTERRUPTED, say
     from autotune.cli.progress import Progress
-    from autotune.cli.run import _only, _seconds
+    from autotune.cli.run import only_known, timeouts
     from autotune.engines import EngineOptions, load_engine
     from autotune.plan import parse_duration
 
-    options = {**options, **_seconds(options), "engine_args": options["vllm_args"] or None}
-    chosen = load_engine(options["engine"], _only(EngineOptions, options, noise="replay_noise"))
-    plan, configuration = check_plan(reference, chosen, _only(CheckRequest, options))
+    options = {**options, **timeouts(options), "engine_args": options["vllm_args"] or None}
+    chosen = load_engine(
+        options["engine"], only_known(EngineOptions, options, noise="replay_noise")
+    )
+    plan, configuration = check_plan(reference, chosen, only_known(CheckRequest, options))
     budget = parse_duration(options["budget"], "--budget")
-    effort = Effort(options["blocks"], options["cycles"], budget, options["all_cycles"])
+    effort = Effort(
+        options["blocks"], options["cycles"], budget, options["all_cycles"], options["rivals"]
+    )
     with Progress() as progress:
-        return check_engine(reference, plan, configuration, chosen, rules, effort, progress)
+        try:
+            return check_engine(reference, plan, configuration, chosen, rules, effort, progress)
+        except KeyboardInterrupt as interrupt:
+            say("interrupted: a check keeps nothing, the same command measures again")
+            raise click.exceptions.Exit(INTERRUPTED) from interrupt
 
 
 def _refuse_mixed(ctx: click.Context, options: dict[str, Any]) -> None:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli.options import as_json as as_json_option
+from autotune.methods._options import dotted
 
 if TYPE_CHECKING:
-    from autotune.methods import Knob, Method
+    from autotune.methods import Method
+    from autotune.methods._knobs import Knob
 
 
 def table(rows: Iterable[Sequence[str]]) -> str:
@@ -31,6 +33,12 @@ def lengths_text(lengths: Sequence[int]) -> str:
         else:
             runs.append([n])
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+NESTED = {
+    True: "the beginning of a longer draft; where drafts start differs, so rates do too",
+    False: "another draft: its tokens depend on N",
+}
 
 
 @click.command("methods")
@@ -65,7 +73,7 @@ def command(name: str | None, as_json: bool) -> None:
 def describe(method: Method) -> dict[str, Any]:
     """The JSON form of a Method."""
     keys = ("name", "vllm_method", "summary", "needs", "allows", "needs_drafter", "parallel",
-            "live_n", "live_note", "live_on_v2", "on_request", "package", "not_on_cpu",
+            "nested", "live_n", "live_note", "live_on_v2", "on_request", "package", "not_on_cpu",
             "refused")  # fmt: skip
     facts = {key: getattr(method, key) for key in keys}
     return {
@@ -93,6 +101,7 @@ def detail(method: Method) -> str:
         ("drafts", "all tokens in one pass" if method.parallel else "token after token"),
         ("allowed N", method.allows),
         ("tried", lengths_text(method.default_lengths)),
+        ("shorter N", NESTED[method.nested]),
         ("live N", f"{'yes' if method.live_n else 'no'}: {method.live_note}"),
         ("vLLM", f"since {dotted(method.since)}" if method.since else ""),
         ("refused", method.refused or ""),
@@ -119,7 +128,3 @@ def values_text(knob: Knob) -> str:
     return ", ".join(
         value if isinstance(value, str) else json.dumps(value) for value in knob.values
     )
-
-
-def dotted(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))

@@ -68,11 +68,11 @@ def _document(
     catalog: str | None,
     vllm_python: str | None,
 ) -> dict[str, Any]:
-    from autotune.candidates import parse_drafters
     from autotune.catalog import resolve_model
     from autotune.discover import with_discovered
     from autotune.environment import probe_engine
     from autotune.speculative_options import parse_options
+    from autotune.wanted import parse_drafters
 
     model = resolve_model(name, catalog)
     model, said = with_discovered(model) if ask_hub else (model, ())

@@ -119,14 +119,16 @@ def command(ctx: click.Context, /, **options: Any) -> int:
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("optuna").setLevel(logging.WARNING)
-    options |= _seconds(options)
+    options |= timeouts(options)
     options["engine_args"] = options.pop("vllm_args")
     if options["effort"] not in EFFORT:  # neither flag; a variable set to 0 gives "False"
         options["effort"] = "default"
-    chosen = load_engine(options["engine"], _only(EngineOptions, options, noise="replay_noise"))
+    chosen = load_engine(
+        options["engine"], only_known(EngineOptions, options, noise="replay_noise")
+    )
     refuse_unread(ctx, chosen)
     with Progress() as progress:
-        plan = make_plan(_only(Request, options), chosen, progress)
+        plan = make_plan(only_known(Request, options), chosen, progress)
     if options["dry_run"]:
         show_preview(preview(plan, chosen), options["as_json"])
         return 0
@@ -199,7 +201,7 @@ def write(file: Path, text: str) -> None:
         ) from error
 
 
-def _seconds(options: dict[str, Any]) -> dict[str, float]:
+def timeouts(options: dict[str, Any]) -> dict[str, float]:
     """The timeouts that were given, as fields of EngineOptions."""
     from autotune.plan import parse_duration
 
@@ -210,7 +212,7 @@ def _seconds(options: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def _only(record: Any, options: dict[str, Any], **renamed: str) -> Any:
+def only_known(record: Any, options: dict[str, Any], **renamed: str) -> Any:
     """Build a record from the options that it knows; `renamed` maps field to option."""
     values = {name: options[name] for name in record.model_fields if name in options}
     return record(**values, **{field: options[name] for field, name in renamed.items()})

@@ -10,14 +10,14 @@ import difflib
 import functools
 import importlib
 import pkgutil
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autotune.environment import EngineInfo
 from autotune.errors import ConfigurationError
-from autotune.methods._knobs import OTHER_VOCABULARY, OWNED, Knob, Version, clash
+from autotune.methods._knobs import OTHER_VOCABULARY, Knob, Version
+from autotune.methods._options import check_options, clash, dotted, vllm_version
 from autotune.methods._rules import other_vocabulary
 from autotune.model_facts import ModelFacts
 
@@ -29,7 +29,7 @@ NOT_OFFERED = {
 # vLLM takes a draft path that contains one of these for that method, whatever `method` says,
 # unless `method` is one of the first four itself (config/speculative.py, __post_init__).
 PATH_TRAPS = ("eagle-", "eagle3", "dflash", "dspark")
-PATH_SAFE = ("eagle", "eagle3", "dflash", "dspark", "ngram", "suffix")
+PATH_SAFE = ("eagle", "eagle3", "dflash", "dspark", "ngram", "ngram_gpu", "suffix")
 
 Check = Callable[[ModelFacts, ModelFacts | None], str | None]
 EngineRule = Callable[[int, Version, ModelFacts], str | None]
@@ -52,6 +52,7 @@ class Method:
     default_lengths: tuple[int, ...]
     needs_drafter: bool
     parallel: bool = False  # all tokens of a draft in one pass
+    nested: bool = True  # a shorter draft is the beginning of a longer one from the same text
     live_n: bool = True  # N can be switched on a running engine
     # Drafters (classes) of vLLM's V2 model runner that draft the N asked for; all others of that
     # runner always draft the largest N and cut. Read in vLLM 0.32, v1/worker/gpu/spec_decode.
@@ -77,10 +78,16 @@ class Method:
         """Drafts with weights of the model's own checkpoint, unless a drafter is named."""
         return self.takes_drafter and not self.needs_drafter
 
-    def why_not(self, model: ModelFacts, drafter: ModelFacts | None) -> str | None:
-        """Why the method cannot work for this pair; None if nothing known speaks against it."""
+    def why_not(
+        self, model: ModelFacts, drafter: ModelFacts | None, *, carried: bool = False
+    ) -> str | None:
+        """Why the method cannot work for this pair; None if nothing known speaks against it.
+
+        `carried`: the model's checkpoint is known to carry the drafter, whatever its facts say.
+        """
+        inside = carried or self.inside(model)
         reason = self.refused or self.check(model, drafter)
-        if not reason and self.needs_drafter and drafter is None and not self.inside(model):
+        if not reason and self.needs_drafter and drafter is None and not inside:
             reason = f"no drafter is known for {model.source}"
         if not reason and self.same_vocabulary and not self.config.get(OTHER_VOCABULARY.name):
             reason = other_vocabulary(model, drafter)
@@ -128,33 +135,13 @@ class Method:
         """The method with these keys of speculative_config set.
 
         Raises ConfigurationError for a key that is no knob of the method, a value that cannot
-        be, and a vLLM that is too old for it.
+        be, and an engine that would refuse or ignore it.
         """
-        knobs = {knob.name: knob for knob in self.knobs}
-        for name, value in options.items():
-            if name not in knobs:
-                raise ConfigurationError(*self._no_knob(name))
-            knob = knobs[name]
-            if reason := knob.why_not(value):
-                raise ConfigurationError(f"{self.name}: {reason}", hint=knob.meaning)
-            version = (engine and engine.vllm) or ""
-            if version and knob.since and vllm_version(version) < knob.since:
-                raise ConfigurationError(
-                    f"{self.name}: vLLM {version} does not know {name}",
-                    hint=f"it came with vLLM {dotted(knob.since)}",
-                )
+        check_options(self.name, self.knobs, options, engine)
         config = {**self.config, **options}
         if reason := clash(config):
             raise ConfigurationError(f"{self.name}: {reason}")
         return replace(self, config=config)
-
-    def _no_knob(self, name: str) -> tuple[str, str]:
-        if name in OWNED:
-            return f"{self.name}: {name} cannot be set by hand", OWNED[name]
-        known = ", ".join(knob.name for knob in self.knobs) or "nothing"
-        close = difflib.get_close_matches(name, [knob.name for knob in self.knobs], n=1)
-        advice = f"did you mean {close[0]}? " if close else ""
-        return f"{self.name} has no option {name!r}", f"{advice}it takes {known}"
 
     def base_config(self, drafter: str | None) -> dict[str, Any]:
         """speculative_config without num_speculative_tokens; the method is always named."""
@@ -164,15 +151,6 @@ class Method:
     def speculative_config(self, n: int, drafter: str | None = None) -> dict[str, Any]:
         """What `vllm serve --speculative-config` takes for N drafted tokens."""
         return {**self.base_config(drafter), "num_speculative_tokens": n}
-
-
-def vllm_version(text: str) -> Version:
-    """ "0.32.0+rocm722" -> (0, 32)."""
-    return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
-
-
-def dotted(version: Version) -> str:
-    return ".".join(map(str, version))
 
 
 @functools.cache

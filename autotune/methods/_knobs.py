@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +27,7 @@ class Knob:
     least: float | None = None
     most: float | None = None
     since: Version | None = None  # None: in all versions read
+    on_v2: tuple[Any, ...] = ()  # values that only vLLM's V2 runner heeds, so none on a CPU
 
     def why_not(self, value: Any) -> str | None:
         """What speaks against the value; None: nothing known here."""
@@ -49,8 +49,10 @@ class Knob:
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
 
 
-def _switch(name: str, meaning: str, since: Version | None = None) -> Knob:
-    return Knob(name, meaning, (False, True), bool, closed=True, since=since)
+def _switch(
+    name: str, meaning: str, since: Version | None = None, on_v2: tuple[Any, ...] = ()
+) -> Knob:
+    return Knob(name, meaning, (False, True), bool, closed=True, since=since, on_v2=on_v2)
 
 
 SAMPLING = (
@@ -63,7 +65,7 @@ SAMPLING = (
     Knob(
         "rejection_sample_method",
         "token by token, or the draft verified as one block; vLLM's V1 runner ignores `block`",
-        ("standard", "block"), closed=True, since=(0, 25),
+        ("standard", "block"), closed=True, since=(0, 25), on_v2=("block",),
     ),
 )  # fmt: skip
 LOADING = (
@@ -103,13 +105,14 @@ SPARSE_INDICES = _switch(
 )
 ADAPTIVE = _switch(
     "enable_adaptive_verification",
-    "verify fewer drafted tokens where confidence is low (V2 runner, full graphs; "
-    "no LoRA, no pipeline parallelism)",
+    "verify fewer drafted tokens where confidence is low (V2 runner, full graphs, no LoRA, no "
+    "pipeline parallelism; vLLM's recipe for DeepSeek V4.1: not on ROCm yet)",
     since=(0, 28),
+    on_v2=(True,),
 )
 TOPK = Knob(
     "dspark_draft_topk",
-    "run the Markov head on the k likeliest tokens only (Qwen3 DSpark on one GPU)",
+    "run the Markov head on the k likeliest tokens only (Qwen3 DSpark, drafter on one GPU)",
     (64, 256, 1024), int, least=1, since=(0, 28),
 )  # fmt: skip
 LOOKUP = (
@@ -134,42 +137,3 @@ SUFFIX = (
         "draft only tokens at least so likely", (0.1, 0.05, 0.3), float, least=0, most=1,
     ),
 )  # fmt: skip
-
-# Keys of vLLM's speculative_config that nobody sets by hand here, and why.
-OWNED = {
-    "method": "--methods chooses it",
-    "model": "--drafter METHOD=ID_OR_PATH names it",
-    "num_speculative_tokens": "--num-speculative-tokens gives the N to try",
-    "num_speculative_tokens_per_batch_size": "spectune measures it (--schedule)",
-    "parallel_drafting": "the method decides it: pard and peagle are the parallel ones",
-    "suffix_decoding_max_cached_requests": "0, or a block measured twice would be drafted from "
-    "its own first answers",
-    "tensor_parallel_size": "vLLM wants draft_tensor_parallel_size",
-    "max_model_len": "it is no bound on drafting: vLLM drafts longer texts all the same",
-    "synthetic_acceptance_rates": "acceptance must be measured, not set",
-    "synthetic_acceptance_length": "acceptance must be measured, not set",
-    "revision": "name a folder with --drafter for a fixed revision",
-    "code_revision": "name a folder with --drafter for a fixed revision",
-    "enforce_eager": "it belongs to the engine: after `--`",
-    "draft_load_config": "the engine's own --load-format serves",
-    "disable_eagle_block_drop": "an experiment of vLLM's developers on prefix caching, which is "
-    "isolated in every window here",
-    "target_model_config": "vLLM fills it in",
-    "target_parallel_config": "vLLM fills it in",
-    "draft_model_config": "vLLM fills it in",
-    "draft_parallel_config": "vLLM fills it in",
-}
-
-
-def clash(config: Mapping[str, Any]) -> str | None:
-    """Settings that vLLM 0.32 refuses together (config/speculative.py, its speculators)."""
-    low, high = config.get("prompt_lookup_min"), config.get("prompt_lookup_max")
-    if low is not None and high is not None and low > high:
-        return f"prompt_lookup_min={low} is above prompt_lookup_max={high}"
-    if config.get("draft_sample_method") == "probabilistic":
-        for name in ("use_heterogeneous_vocab", "use_local_argmax_reduction"):
-            if config.get(name):
-                return f"{name} takes greedy drafts only, not draft_sample_method=probabilistic"
-    if config.get("dspark_draft_topk") and config.get("draft_tensor_parallel_size", 1) != 1:
-        return "dspark_draft_topk needs draft_tensor_parallel_size=1"
-    return None

@@ -37,6 +37,7 @@ METHOD = Method(
     live_note=V1_ONLY,
     since=(0, 20),
     parallel=True,
+    nested=False,  # masked positions see each other
     check=check,
     length_rule=within_block,
     knobs=COMMON,

@@ -54,6 +54,7 @@ METHOD = Method(
     needs_drafter=True,
     since=(0, 25),
     parallel=True,
+    nested=False,  # masked positions see each other
     live_n=False,
     live_note="not tried: one engine start per N until someone has",
     not_on_cpu="DSpark needs vLLM's V2 model runner, which does not run on a CPU",

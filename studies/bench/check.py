@@ -26,7 +26,8 @@ import numpy as np
 
 from autotune import stats
 from autotune.check import Rules
-from autotune.check_measure import Bench, Configuration, Effort, Memory, check_engine, measured_side
+from autotune.check_bench import Bench, Configuration, Memory
+from autotune.check_measure import Effort, check_engine, measured_side
 from autotune.engines import EngineOptions, load_engine
 from autotune.engines.scenario import load_scenario
 from autotune.measure import Lab

@@ -28,6 +28,7 @@ INSIDE = Path(__file__).with_name("inside.py")
 class Family:
     """A kind of target, and by method the kind of its drafter; None: it needs none."""
 
+    name: str
     target: str
     drafters: dict[str, str | None]
 
@@ -42,6 +43,7 @@ class Family:
 
 
 QWEN3 = Family(
+    "qwen3",
     "target",
     {
         "draft_model": "draft",
@@ -52,21 +54,18 @@ QWEN3 = Family(
         "medusa": "medusa",
     },
 )
-MIMO = Family("mimo", {"mtp": None})
-GEMMA4 = Family("gemma4", {"gemma4_mtp": "gemma4_assistant"})
-FAMILIES = (QWEN3, MIMO, GEMMA4)
+MIMO = Family("mimo", "mimo", {"mtp": None})
+GEMMA4 = Family("gemma4", "gemma4", {"gemma4_mtp": "gemma4_assistant"})
 
 
-def run_arguments(
-    family: Family, workload: Path, lengths: Sequence[int], methods: Sequence[str] = ()
-) -> list[str]:
+def run_arguments(family: Family, workload: Path, lengths: Sequence[int]) -> list[str]:
     """What follows `spectune run`: every method of a family in one study."""
-    folders, chosen = family.folders(), methods or family.methods
-    drafters = [(method, family.drafters.get(method)) for method in chosen]
-    own = [("--drafter", f"{method}={folders[kind]}") for method, kind in drafters if kind]
+    folders = family.folders()
+    named = [(method, folders[kind]) for method, kind in family.drafters.items() if kind]
+    own = [word for method, folder in named for word in ("--drafter", f"{method}={folder}")]
     return [
         *("--model", folders[family.target], "--workload", str(workload)),
-        *("--methods", ",".join(chosen), *(word for pair in own for word in pair)),
+        *("--methods", ",".join(family.methods), *own),
         *("--num-speculative-tokens", ",".join(map(str, lengths))),
         *("--max-concurrency", "2", "--max-tokens", str(MAX_TOKENS), "--prompts-per-block", "8"),
         *("--fast", "--engine", "vllm", "--", *ENGINE_ARGS),
@@ -81,7 +80,7 @@ def write_workload(path: Path, count: int = 96) -> Path:
 
 
 def space(family: Family, method: str, lengths: Sequence[int]) -> MethodSpace:
-    found, kind = get_method(method), family.drafters.get(method)
+    found, kind = get_method(method), family.drafters[method]
     folder = family.folders()[kind] if kind else None
     return MethodSpace(
         method=method,
@@ -95,14 +94,14 @@ def space(family: Family, method: str, lengths: Sequence[int]) -> MethodSpace:
 def measure_inside(
     families: Sequence[Family], lengths: Sequence[int], folder: Path
 ) -> dict[str, Any]:
-    """Drafts and greedy answers of every method, live and fresh, by target: see `inside.py`.
+    """Drafts and greedy answers of every method, live and fresh, by family: see `inside.py`.
 
     Raises CalledProcessError with what was said where an engine fails.
     """
     jobs = [
         {
             "target": family.folders()[family.target],
-            "name": family.target,
+            "name": family.name,
             "spaces": [space(family, m, lengths).model_dump() for m in family.methods],
         }
         for family in families

@@ -1,10 +1,9 @@
 """Every drafting method on a real engine: `make bench-methods`.
 
 Tunes each target of the zoo with all its methods at once, then compares live N with fresh starts,
-and writes the table. What was measured stays in a folder; with --again no engine is started and
-the table is written from there.
+and writes the table. What was measured stays in a folder, from which an interrupted run goes on.
 
-usage: python studies/bench/methods.py [--write FILE] [--results DIR] [--again]
+usage: python studies/bench/methods.py [--write FILE] [--results DIR]
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +25,24 @@ from autotune.environment import probe_engine
 from autotune.methods import Method, all_methods, get_method
 
 ROOT = ZOO.parent
-LENGTHS = (2, 4, 6)
+LENGTHS = (2, 6)
 LARGEST = max(LENGTHS)
-MEASURED = (replace(QWEN3, drafters={**QWEN3.drafters, "ngram": None}), MIMO, GEMMA4)
+NGRAM = Family("n-grams", "target", {"ngram": None})
+MEASURED = (QWEN3, NGRAM, MIMO, GEMMA4)
 Json = dict[str, Any]
 
 
 def main() -> None:
     chosen = arguments()
     folder = chosen.results
-    if not chosen.again:
-        folder.mkdir(parents=True, exist_ok=True)
-        for family in MEASURED:
-            tune(family, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for family in MEASURED:
+        tune(family, folder)
+    if not (folder / "inside.json").exists():
         say("live N beside fresh starts")
         measure_inside(MEASURED, LENGTHS, folder)
     text = document(
-        [json.loads((folder / f"{family.target}.json").read_text()) for family in MEASURED],
+        [json.loads((folder / f"{family.name}.json").read_text()) for family in MEASURED],
         json.loads((folder / "inside.json").read_text()),
         [shlex.join(["spectune", "run", *words(family, folder)]) for family in MEASURED],
     )
@@ -53,22 +52,21 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--write", type=Path, help="the table's file; else it is printed")
-    parser.add_argument("--results", type=Path, default=ZOO / "methods")
-    parser.add_argument("--again", action="store_true", help="write the table from --results")
+    parser.add_argument("--results", type=Path, default=ZOO / "methods", help="[.zoo/methods]")
     return parser.parse_args()
 
 
 def words(family: Family, folder: Path) -> list[str]:
     """The arguments of `spectune run`, paths as seen from the repository."""
-    path = write_workload(folder / "stories.jsonl")
+    path = write_workload(folder.absolute() / "stories.jsonl")
     return [word.replace(f"{ROOT}/", "") for word in run_arguments(family, path, LENGTHS)]
 
 
 def tune(family: Family, folder: Path) -> None:
-    """One study of its own; its recommendation goes into the folder. Raises SystemExit."""
-    result = folder / f"{family.target}.json"
-    own = [f"--storage=sqlite:///{folder}/spectune.db", "--fresh", f"--output={result}"]
-    own.append(f"--log-dir={folder}/engine-logs")
+    """One study; its recommendation goes into the folder. SystemExit where the engine fails."""
+    result = folder / f"{family.name}.json"
+    own = [f"--storage=sqlite:///{folder.absolute()}/spectune.db", f"--output={result.absolute()}"]
+    own.append(f"--log-dir={folder.absolute()}/engine-logs")
     say(f"spectune run with {', '.join(family.methods)}")
     argv = [sys.executable, "-m", "autotune", "run", *own, *words(family, folder)]
     code = subprocess.run(argv, cwd=ROOT, stdout=sys.stderr, check=False).returncode
@@ -106,7 +104,7 @@ def document(studies: Sequence[Json], inside: Json, commands: Sequence[str]) -> 
         "",
         *decisions(studies),
         "",
-        "Commands, one for each target:",
+        "The commands:",
         "",
         *(f"    {command}\n" for command in commands),
     ]
@@ -121,7 +119,7 @@ def method_table(studies: Sequence[Json], inside: Json) -> Iterator[str]:
     yield f"| {' | '.join(heads)} |"
     yield "|---" * len(heads) + "|"
     for family, study in zip(MEASURED, studies, strict=True):
-        answers = inside[family.target]
+        answers = inside[family.name]
         for method in family.methods:
             found, rows = answers[method], measured(study, method)
             cells = (
@@ -196,7 +194,7 @@ def not_run(inside: Json) -> Iterator[str]:
 
 
 def decisions(studies: Sequence[Json]) -> Iterator[str]:
-    yield "| target | decision | speed-up | engine starts | seconds |"
+    yield "| study | decision | speed-up | engine starts | seconds |"
     yield "|---|---|---|---|---|"
     for family, study in zip(MEASURED, studies, strict=True):
         speedup, cost = study["speedup"], study["cost"]
@@ -205,7 +203,7 @@ def decisions(studies: Sequence[Json]) -> Iterator[str]:
         if study["decision"] != "do_not_speculate":
             what += f": {study['method']} N={study['num_speculative_tokens']}"
         starts, seconds = cost["engine_starts"], cost["total_seconds"]
-        yield f"| {family.target} | {what} | {interval} | {starts} | {seconds:.0f} |"
+        yield f"| {family.name} | {what} | {interval} | {starts} | {seconds:.0f} |"
 
 
 if __name__ == "__main__":
