@@ -114,6 +114,7 @@ Names and pairings were checked against public sources as far as the catalogue s
 def documents() -> dict[str, str]:
     """Text by file name."""
     return {
+        "check.schema.json": as_text(check_schema()),
         "cli.md": command_line(),
         "doctor.md": doctor(),
         "doctor.schema.json": as_text(doctor_schema()),
@@ -121,7 +122,6 @@ def documents() -> dict[str, str]:
         "models.md": models_page(),
         "recommendation.schema.json": as_text(recommendation_schema()),
         "recording.schema.json": as_text(recording_schema()),
-        "check.schema.json": as_text(check_schema()),
     }
 
 
