@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Literal
 
 from autotune.environment import EngineInfo
-from autotune.faults import release, within
 from autotune.gpu import Gpus, Platform
 from autotune.records import Record
+from autotune.versions import release, within
 
 OLDEST = "0.19"  # vLLM; see pyproject.toml
 GIB = 2**30

@@ -17,6 +17,7 @@ from autotune.engines.live import expects_v2
 from autotune.environment import EngineInfo
 from autotune.gpu import Platform
 from autotune.records import Environment, Plan, Record
+from autotune.versions import release, within
 
 Severity = Literal["wrong", "fails", "slow", "note"]
 BACKEND_FLAGS = ("--attention-backend", "--attention-config", "-ac")
@@ -74,7 +75,7 @@ def setup_of(
 ) -> Setup:
     """Raises ConfigurationError for engine arguments that cannot be read."""
     given = dict(read_flags(engine_args))
-    variables = environment.variables
+    variables = environment.variables or {}
     backend = next((given[flag] for flag in BACKEND_FLAGS if given.get(flag)), None)
     return Setup(
         platform=info.platform,
@@ -124,30 +125,6 @@ def plan_warnings(plan: Plan, info: EngineInfo) -> tuple[str, ...]:
 
 def with_fault_warnings(plan: Plan, info: EngineInfo) -> Plan:
     return plan.model_copy(update={"warnings": (*plan.warnings, *plan_warnings(plan, info))})
-
-
-def release(version: str | None) -> tuple[int, ...] | None:
-    """(0, 27, 2) of "0.27.2rc1.dev256+g1f2e3d"; None of "0.1.dev3912+g1f2e3d", a build of a
-    checkout without tags, whose number says nothing."""
-    found = re.match(r"(\d{1,9}(?:\.\d{1,9})*)", version or "")
-    if found is None or re.match(r"0\.(0|1)\.dev", version or ""):
-        return None
-    return (*map(int, found[1].split(".")), 0, 0)[:3]
-
-
-def within(version: tuple[int, ...] | None, ranges: str) -> bool:
-    """Whether a release is in a range like ">=0.24,<0.32"; an unknown one is only in ""."""
-    if not ranges:
-        return True
-    if version is None:
-        return False
-    for part in ranges.split(","):
-        bound = release(part.lstrip("<>="))
-        if bound is None or part[0] not in "<>":
-            raise ValueError(f"{ranges!r} is no range of versions such as >=0.24,<0.32")
-        if (version >= bound) != part.startswith(">="):
-            return False
-    return True
 
 
 def _applies(fault: Fault, setup: Setup) -> bool:

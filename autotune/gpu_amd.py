@@ -1,9 +1,9 @@
 """AMD GPUs from amd-smi and rocm-smi.
 
-Keys differ between releases; all spellings seen in ROCm 5.7 to 7.x are read:
-partition: `compute_partition` became `accelerator_partition` (amd-smi 25), power cap:
-`current_power`, `socket_power`, then `ppt0.socket_power_limit` (amd-smi 26), list: since ROCm 7
-under "gpu_data". See tests/machines/README.md for the sources.
+Keys differ between releases; the spellings of ROCm 5.7 to 7.x are read. Partition: first
+`compute_partition`, then `accelerator_partition`; power cap: `current_power`, `socket_power`, then
+`ppt0.socket_power_limit`; the list of GPUs: bare, then under "gpu_data". Sources:
+tests/machines/README.md.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ ROCM_SMI = (
     "--showclocks", "--json",
 )  # fmt: skip
 ROCM_SMI_OLD = ("rocm-smi", "--showproductname", "--showdriverversion", "--json")
+MISSPELT = {"gfx9010": "gfx90a"}  # rocm-smi 6 writes an MI250's stepping in decimal
 TEMPERATURES = ("hotspot", "junction", "edge")
 
 
@@ -146,4 +147,4 @@ def gfx(value: Any) -> str | None:
     """ "gfx942" from that, or from "gfx942:sramecc+:xnack-" as torch and rocminfo write it."""
     text = said(value)
     found = re.match(r"gfx[0-9a-f]+", text.lower()) if text else None
-    return found[0] if found else None
+    return MISSPELT.get(found[0], found[0]) if found else None

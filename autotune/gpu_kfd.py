@@ -16,6 +16,7 @@ log = logging.getLogger(__name__)
 
 NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 DRIVER = Path("/sys/module/amdgpu/version")
+AMD = "4098"  # 0x1002
 LOCAL_HEAPS = ("1", "2")  # memory of the device's own: visible to the host, or not
 
 
@@ -40,9 +41,10 @@ def target_name(version: int) -> str | None:
 
 
 def _device(node: Path) -> GpuDevice | None:
-    version = _properties(node / "properties").get("gfx_target_version", "0")
+    properties = _properties(node / "properties")
+    version = properties.get("gfx_target_version", "0")
     target = target_name(int(version)) if version.isdecimal() and len(version) < 8 else None
-    if target is None:
+    if target is None or properties.get("vendor_id", AMD) != AMD:
         return None
     banks = [_properties(bank) for bank in sorted(node.glob("mem_banks/*/properties"))]
     sizes = [b.get("size_in_bytes", "") for b in banks if b.get("heap_type") in LOCAL_HEAPS]

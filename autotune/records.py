@@ -171,7 +171,7 @@ class Environment(Record):
     gpu_target: str | None = None  # "gfx942", "sm_90"; follows from the GPU, so no identity
     gpu_partition: str | None = None  # "SPX/NPS1", "MIG 3g.20gb"
     gpu_power_cap_watts: float | None = None  # the lowest of the GPUs
-    variables: dict[str, str] = Field(default_factory=dict)  # that choose kernels and the runner
+    variables: dict[str, str] | None = None  # that choose kernels and the runner; None: not known
 
     @property
     def identity(self) -> dict[str, Any]:

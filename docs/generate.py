@@ -22,6 +22,7 @@ from autotune.cli.doctor import conditions
 from autotune.cli.methods import values_text
 from autotune.cli.models import describe
 from autotune.cli.models import text as models_text
+from autotune.doctor import Diagnosis
 from autotune.environment import EngineInfo
 from autotune.fault_table import FAULTS
 from autotune.methods import NOT_OFFERED, Method, all_methods
@@ -76,8 +77,8 @@ DOCTOR = """\
 `spectune doctor` looks at the machine and changes nothing: GPUs (amd-smi, rocm-smi, the kernel's
 KFD nodes; nvidia-smi), processor, driver, what the engine's Python has, the place of the study
 database, then what to mend and the known faults of this combination. The exit code is 0 when it
-could look, whatever it found; `--json` prints the document `spectune.doctor/1`. This file is
-generated: `make docs`.
+could look, whatever it found; `--json` prints the document
+`spectune.doctor/1` (`doctor.schema.json`). This file is generated: `make docs`.
 
 Faults are shown, never applied. `spectune run` repeats those that touch a method and an N of its
 plan as warnings, notes left out, and the recommendation carries them.
@@ -113,13 +114,14 @@ Names and pairings were checked against public sources as far as the catalogue s
 def documents() -> dict[str, str]:
     """Text by file name."""
     return {
+        "check.schema.json": as_text(check_schema()),
         "cli.md": command_line(),
         "doctor.md": doctor(),
+        "doctor.schema.json": as_text(doctor_schema()),
         "methods.md": methods_page(),
         "models.md": models_page(),
         "recommendation.schema.json": as_text(recommendation_schema()),
         "recording.schema.json": as_text(recording_schema()),
-        "check.schema.json": as_text(check_schema()),
     }
 
 
@@ -169,6 +171,11 @@ def doctor_on(name: str) -> str:
             cli.main(["doctor", "--vllm-python", python], "spectune", standalone_mode=False)
     printed = out.getvalue().replace(python, "/opt/venv/bin/python")
     return printed.replace(str(here), "/home/me")
+
+
+def doctor_schema() -> dict[str, Any]:
+    """What `doctor --json` gives."""
+    return {"$schema": DIALECT, **Diagnosis.model_json_schema(mode="serialization")}
 
 
 def recordings() -> ModuleType:

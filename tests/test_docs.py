@@ -36,6 +36,7 @@ NAMES = (
     "check.schema.json",
     "cli.md",
     "doctor.md",
+    "doctor.schema.json",
     "methods.md",
     "models.md",
     "recommendation.schema.json",

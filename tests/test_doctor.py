@@ -6,9 +6,11 @@ import contextlib
 import json
 from pathlib import Path
 
+import jsonschema
 import pytest
-from machine_samples import load, playing
+from machine_samples import NAMES, load, playing
 
+from autotune import cpu, environment
 from autotune.cli import invoke
 from autotune.doctor import diagnose, look_at_storage
 
@@ -76,6 +78,12 @@ def test_the_document(document):
     assert found["gpus"]["runtime"] == "ROCm 7.2.3"
     assert "mtp-zero-gfx950" in [fault["id"] for fault in found["faults"]]
     assert found["findings"] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_documents_fit_their_schema(document, name):
+    schema = json.loads((Path(__file__).parents[1] / "docs/doctor.schema.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(document(name))
 
 
 @pytest.mark.parametrize(
@@ -272,6 +280,13 @@ def test_bad_usage_is_2(capsys, tmp_path):
     assert invoke(["doctor", "--nonsense"]) == 2
     assert invoke(["doctor", "model"]) == 2
     assert capsys.readouterr().out == ""
+
+
+def test_a_system_that_tells_nothing(tmp_path, monkeypatch):
+    for module, name in ((cpu, "MEMINFO"), (cpu, "NODES"), (environment, "CPUINFO")):
+        monkeypatch.setattr(module, name, tmp_path / "none")
+    found = cpu.probe_cpu()
+    assert (found.name, found.logical_cores, found.memory_bytes, found.numa_nodes) == (None,) * 4
 
 
 def test_this_machine():

@@ -367,7 +367,7 @@ def test_studies_from_before_keep_their_identity():
     assert read.sha256 == hashlib.sha256(
         json.dumps(old, sort_keys=True, separators=(",", ":")).encode()
     ).hexdigest()  # fmt: skip
-    assert (read.gpu_target, read.variables) == (None, {})
+    assert (read.gpu_target, read.variables) == (None, None)
 
 
 def test_a_plan_from_before_resumes():

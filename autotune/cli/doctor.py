@@ -68,7 +68,7 @@ def parts(d: Diagnosis) -> list[Part]:
 
 def _rows(d: Diagnosis) -> list[Row]:
     engine, gpus = d.engine, d.gpus
-    given = {**d.visible, **d.environment.variables}
+    given = {**d.visible, **(d.environment.variables or {})}
     variables = " ".join(f"{name}={value}" for name, value in given.items())
     rows: list[tuple[str, str | None]] = [
         *(_gpu_rows(gpus) if gpus else [("GPU", "none")]),
