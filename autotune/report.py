@@ -1,4 +1,4 @@
-"""Reports: a study or a recording as one HTML file, or as Markdown for a pull request."""
+"""Reports on a study or a recording: one HTML file, Markdown, or text for a terminal."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from autotune.report_data import Report, of_recording
 if TYPE_CHECKING:
     from autotune.store import StoredStudy
 
-Form = Literal["html", "md"]
-FORMS: tuple[Form, ...] = ("html", "md")
+Form = Literal["html", "md", "text"]
+FORMS: tuple[Form, ...] = ("html", "md", "text")
+ENDINGS: dict[Form, str] = {"html": "html", "md": "md", "text": "txt"}
 
 
 def study_report(study: StoredStudy) -> Report:
@@ -36,6 +37,10 @@ def render(report: Report, form: Form) -> str:
         from autotune.report_markdown import to_markdown
 
         return to_markdown(report)
+    if form == "text":
+        from autotune.report_text import to_text
+
+        return to_text(report)
     from autotune.report_html import to_html
 
     return to_html(report)
@@ -44,7 +49,7 @@ def render(report: Report, form: Form) -> str:
 def default_name(report: Report, form: Form) -> str:
     """ "spectune-2ca8d99d96.html": of the study's id or the recording's file name."""
     safe = re.sub(r"[^\w.-]+", "-", report.name).strip("-.") or "report"
-    return f"spectune-{safe}.{form}"
+    return f"spectune-{safe}.{ENDINGS[form]}"
 
 
 def save(text: str, path: Path) -> None:
