@@ -28,7 +28,8 @@ def _parts(report: Report) -> Iterator[str]:
     yield ""
     yield escaped(tables.detail(report))
     yield ""
-    yield table_text(tables.load_table(report))
+    loads = tables.load_table(report)
+    yield table_text(loads) if loads.rows else "Nothing has been measured yet."
     yield ""
     for warning in report.warnings:
         yield f"> **Warning:** {escaped(warning)}\n>"

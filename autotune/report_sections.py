@@ -74,7 +74,7 @@ def _speedup(report: Report, marks: Marks, keep: Keep) -> Section:
         found += keep(f"speedup{i}", at_load(load), by_n.speedup(report, marks, load))
     table = tables.measured_table(report)
     legend: tuple[str, ...] = ()
-    if report.kind == "study":
+    if report.kind == "study" and found:
         legend = (
             "Filled points were confirmed on a static start, hollow ones probed; dotted lines and"
             " bands: the cost model after the search.",

@@ -52,7 +52,9 @@ def detail(report: Report) -> str:
     if report.kind == "recording":
         return "A table of measurements from elsewhere, as it was published; nothing was chosen."
     if r is None:
-        return "The same `spectune run` command goes on with it."
+        if report.state == "running":
+            return "It is being run; a later report will have more."
+        return "The same spectune run command goes on with it."
     within = " within the latency limits" if r.limits else ""
     if r.decision == "do_not_speculate":
         best = f" The best that was measured: {sure(r.speedup)}." if r.speedup else ""

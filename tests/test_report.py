@@ -294,8 +294,16 @@ def test_study_without_a_baseline_says_so(url):
     with open_study(url, make_plan()):
         pass
     text = page(stored(url)).text
+    assert "Nothing has been measured yet." in text
+    assert "Nothing has been measured yet." in render(stored(url), "md")
     assert "the baseline was not measured at every load yet" in text
     assert "Nothing has been run yet." in text
+
+
+def test_running_study_says_so(url):
+    with open_study(url, make_plan()):
+        text = page(stored(url)).text
+    assert "the study is running It is being run" in text
 
 
 def test_do_not_speculate(url):
