@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from autotune.errors import ConfigurationError
-from autotune.report_data import Report, of_recording
+from autotune.report_data import Report
 
 if TYPE_CHECKING:
     from autotune.store import StoredStudy
@@ -27,6 +27,7 @@ def study_report(study: StoredStudy) -> Report:
 def recording_report(path: str | Path) -> Report:
     """Of a recording. Raises ConfigurationError where the file cannot be read as one."""
     from autotune.recording import load_recording
+    from autotune.report_recording import of_recording
 
     return of_recording(load_recording(path), Path(path).stem)
 

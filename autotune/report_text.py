@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 
 from autotune.records import Status
+from autotune.report_answer import detail, headline
 from autotune.report_data import Load, Report, Row
 from autotune.report_sections import at_load, story
-from autotune.report_tables import detail, factor, headline
+from autotune.report_tables import factor
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 WIDTH = 48  # characters of the plot
