@@ -1,4 +1,4 @@
-"""Reports: a study or a recording as one HTML file, or as Markdown for a pull request."""
+"""Reports on a study or a recording: one HTML file, Markdown, or text for a terminal."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from autotune.errors import ConfigurationError
-from autotune.report_data import Report, of_recording
+from autotune.report_data import Report
 
 if TYPE_CHECKING:
     from autotune.store import StoredStudy
 
-Form = Literal["html", "md"]
-FORMS: tuple[Form, ...] = ("html", "md")
+Form = Literal["html", "md", "text"]
+FORMS: tuple[Form, ...] = ("html", "md", "text")
+ENDINGS: dict[Form, str] = {"html": "html", "md": "md", "text": "txt"}
 
 
 def study_report(study: StoredStudy) -> Report:
@@ -26,6 +27,7 @@ def study_report(study: StoredStudy) -> Report:
 def recording_report(path: str | Path) -> Report:
     """Of a recording. Raises ConfigurationError where the file cannot be read as one."""
     from autotune.recording import load_recording
+    from autotune.report_recording import of_recording
 
     return of_recording(load_recording(path), Path(path).stem)
 
@@ -36,6 +38,10 @@ def render(report: Report, form: Form) -> str:
         from autotune.report_markdown import to_markdown
 
         return to_markdown(report)
+    if form == "text":
+        from autotune.report_text import to_text
+
+        return to_text(report)
     from autotune.report_html import to_html
 
     return to_html(report)
@@ -44,7 +50,7 @@ def render(report: Report, form: Form) -> str:
 def default_name(report: Report, form: Form) -> str:
     """ "spectune-2ca8d99d96.html": of the study's id or the recording's file name."""
     safe = re.sub(r"[^\w.-]+", "-", report.name).strip("-.") or "report"
-    return f"spectune-{safe}.{form}"
+    return f"spectune-{safe}.{ENDINGS[form]}"
 
 
 def save(text: str, path: Path) -> None:

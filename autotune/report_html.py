@@ -8,10 +8,11 @@ import json
 from typing import Any
 
 from autotune import __version__
+from autotune.report_answer import detail, headline
 from autotune.report_data import Report
 from autotune.report_figures import SYMBOLS, Marks
 from autotune.report_sections import Built, build
-from autotune.report_tables import detail, headline, lengths_text, load_table
+from autotune.report_tables import lengths_text, load_table
 from autotune.wording import duration
 
 TEMPLATE = "report.html.jinja"

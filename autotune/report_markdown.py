@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from autotune import report_tables as tables
+from autotune.report_answer import detail, headline
 from autotune.report_data import Report
 from autotune.report_sections import Section, build, story
 from autotune.report_tables import Table
@@ -22,13 +23,12 @@ def to_markdown(report: Report) -> str:
 
 
 def _parts(report: Report) -> Iterator[str]:
-    yield f"### {escaped(report.model)} on {escaped(report.workload)}: " + escaped(
-        tables.headline(report)
-    )
+    yield f"### {escaped(report.model)} on {escaped(report.workload)}: " + escaped(headline(report))
     yield ""
-    yield escaped(tables.detail(report))
+    yield escaped(detail(report))
     yield ""
-    yield table_text(tables.load_table(report))
+    loads = tables.load_table(report)
+    yield table_text(loads) if loads.rows else "Nothing has been measured yet."
     yield ""
     for warning in report.warnings:
         yield f"> **Warning:** {escaped(warning)}\n>"

@@ -64,17 +64,17 @@ def build(report: Report) -> Built:
 Keep = Callable[[str, str, Figure | None], tuple[tuple[str, str], ...]]
 
 
-def _at(load: Load) -> str:
+def at_load(load: Load) -> str:
     return "load not stated" if load is None else f"concurrency {load}"
 
 
 def _speedup(report: Report, marks: Marks, keep: Keep) -> Section:
     found: tuple[tuple[str, str], ...] = ()
     for i, load in enumerate(report.loads):
-        found += keep(f"speedup{i}", _at(load), by_n.speedup(report, marks, load))
+        found += keep(f"speedup{i}", at_load(load), by_n.speedup(report, marks, load))
     table = tables.measured_table(report)
     legend: tuple[str, ...] = ()
-    if report.kind == "study":
+    if report.kind == "study" and found:
         legend = (
             "Filled points were confirmed on a static start, hollow ones probed; dotted lines and"
             " bands: the cost model after the search.",
@@ -102,7 +102,7 @@ def _acceptance(report: Report, marks: Marks, keep: Keep) -> Section:
         title="Acceptance",
         note="First: tokens a round, the target's own included. Then the share of rounds in which"
         " a draft position is accepted: one line for each N, which ends at position N"
-        f" ({_at(load)})."
+        f" ({at_load(load)})."
         + (" Other loads: in the table." if len(report.loads) > 1 else ""),
         figures=found,
         tables=(table,) if table else (),
@@ -119,7 +119,7 @@ def _time(report: Report, marks: Marks, keep: Keep) -> Section:
     found: tuple[tuple[str, str], ...] = ()
     order = {load: i for i, load in enumerate(report.loads)}
     for i, (load, method) in enumerate(sorted(panels, key=lambda each: order[each[0]])):
-        caption = f"{method}, {_at(load)}"
+        caption = f"{method}, {at_load(load)}"
         found += keep(f"time{i}", caption, by_n.round_time(report, load, method))
     without_rest = not any(row.rest_seconds is not None for row in timed)
     rest = " What is neither drafting nor verifying was not measured." if without_rest else ""
@@ -149,7 +149,7 @@ def _loads(report: Report, marks: Marks, keep: Keep) -> Section:
     found = keep("loads", "each method’s best N at each load", over_all.over_loads(report, marks))
     empty = "No load has both a baseline and a measured candidate."
     if len(report.loads) == 1:
-        empty = f"Measured at one load only ({_at(report.loads[0])})."
+        empty = f"Measured at one load only ({at_load(report.loads[0])})."
     return Section(
         id="loads",
         title="Throughput against load",

@@ -294,8 +294,16 @@ def test_study_without_a_baseline_says_so(url):
     with open_study(url, make_plan()):
         pass
     text = page(stored(url)).text
+    assert "Nothing has been measured yet." in text
+    assert "Nothing has been measured yet." in render(stored(url), "md")
     assert "the baseline was not measured at every load yet" in text
     assert "Nothing has been run yet." in text
+
+
+def test_running_study_says_so(url):
+    with open_study(url, make_plan()):
+        text = page(stored(url)).text
+    assert "the study is running It is being run" in text
 
 
 def test_do_not_speculate(url):
@@ -439,6 +447,30 @@ def test_a_fence_is_longer_than_what_it_holds(text):
     assert fence not in text
 
 
+# ------------------------------------------------------------------------------------ text
+
+
+def test_text_plots_speedups_on_one_scale(url):
+    """From 1x at column 0 to 2.1x at column 47: 1.9 is at 38.5, 2.0 at 42.7."""
+    lines = render(finished(url), "text").splitlines()
+    assert lines[0] == "acme/small on sums: Use mtp with 3 speculative tokens"
+    (line,) = [line for line in lines if line.startswith("mtp N=3  2.00x [1.90, 2.10]  ")]
+    assert line.removeprefix("mtp N=3  2.00x [1.90, 2.10]  ") == "|" + " " * 37 + "-----#----"
+
+
+def test_text_cannot_steer_the_terminal(url):
+    text = render(finished(url, model="a\x1b[2Jb\nc"), "text")
+    assert text.startswith("a?[2Jb?c on sums: ")
+
+
+def test_text_of_a_recording(tmp_path):
+    result = run("--recording", MATH500, "--format", "text")
+    assert "Fastest in the table: dflash N=7, 2.34x" in result.stdout
+    (best,) = [line for line in result.stdout.splitlines() if line.startswith("dflash N=7 ")]
+    assert best.endswith("#")
+    assert len(result.stdout.splitlines()[4]) <= 100
+
+
 # ----------------------------------------------------------------------------- the command
 
 
@@ -470,7 +502,8 @@ def test_recording_to_stdout(tmp_path, monkeypatch):
     ("arguments", "words"),
     [
         (("abc", "--recording", "r.json"), "exclude each other"),
-        (("--recording", str(MATH500), "-o", "-", "--json"), "exclude each other"),
+        (("--recording", str(MATH500), "-o", "-", "--json"), "use -o FILE"),
+        (("--recording", str(MATH500), "--format", "text", "--json"), "use -o FILE"),
         (("--recording", "nowhere.json"), "cannot read recording nowhere.json"),
         (("--storage", "sqlite:///nowhere.db"), "there are no studies"),
         (("--recording", str(MATH500), "-o", "no/such/folder/r.html"), "cannot write"),

@@ -1,4 +1,4 @@
-"""`spectune report`: a study or a recording as one HTML file, or as Markdown."""
+"""`spectune report`: a study or a recording as an HTML file, as Markdown or as text."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from autotune.report import FORMS, Form
 )  # fmt: skip
 @option(
     "--format", "form", type=click.Choice(FORMS), default="html", show_default=True,
-    help="A page for a browser, or Markdown for a pull request.",
+    help="A page for a browser, Markdown for a pull request, or text for a terminal.",
 )  # fmt: skip
 @option(
     "-o", "--output", type=click.Path(dir_okay=False, allow_dash=True), metavar="FILE",
-    help="Write it here; - is stdout [spectune-STUDY.html].",
+    help="Write it here; - is stdout [spectune-STUDY.html; text: stdout].",
 )  # fmt: skip
 @as_json_option()
 @click.pass_context
@@ -43,15 +43,17 @@ def command(
 
     if recording is not None and study is not None:
         raise click.UsageError("a study and --recording exclude each other", ctx)
+    if output is None and form == "text":
+        output = "-"
     if as_json and output == "-":
-        raise click.UsageError("--json and -o - exclude each other: stdout holds one of them", ctx)
+        raise click.UsageError("--json leaves no room for the report on stdout: use -o FILE", ctx)
     if recording is not None:
         report = recording_report(recording)
     else:
         report = study_report(load_study(storage, study))
     text = render(report, form)
     if output == "-":
-        click.echo(text, nl=False)
+        click.echo(text.encode("utf-8", "backslashreplace"), nl=False)
         return
     path = Path(output or default_name(report, form))
     save(text, path)
