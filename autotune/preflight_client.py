@@ -102,7 +102,7 @@ class Validator:
             verdict = Verdict.model_validate(said)
         except ValidationError as error:
             raise ValidatorError(f"an answer that makes no sense: {said!r:.200}") from error
-        return verdict.model_copy(update={"error": one_line(verdict.error)})
+        return verdict.model_copy(update={"error": sentence(verdict.error)})
 
     def _write(self, line: bytes) -> None:
         """In a thread, like `_read`: a pipe cannot be waited for with a limit."""
@@ -152,6 +152,12 @@ class Validator:
                 if pipe is not None:
                     pipe.close()
         self._noise.close()
+
+
+def sentence(text: str) -> str:
+    """A message on one line; of several lines only the first where that is a whole sentence."""
+    first = text.strip().partition("\n")[0].rstrip()
+    return one_line(first if first.endswith(".") else text)
 
 
 def one_line(text: str, characters: int = 300) -> str:

@@ -480,6 +480,79 @@ def test_sizes_on_vllms_grid(tokens, size):
     assert capture_size(tokens) == size
 
 
+# ------------------------------------------------------- the side process, on a vLLM of few lines
+
+OLDER_VLLM = {  # where it had its parser before 0.30, without most of what is told
+    "vllm/__init__.py": "print('hello from vLLM')\n__version__ = '0.19.0'",
+    "vllm/utils.py": "from argparse import ArgumentParser as FlexibleArgumentParser",
+    "vllm/usage/usage_lib.py": "class UsageContext:\n    OPENAI_API_SERVER = 'api'",
+    "vllm/entrypoints/openai/cli_args.py": """
+        def make_arg_parser(parser):
+            parser.add_argument("--model")
+            parser.add_argument("--size", type=int, default=1)
+            return parser
+        def validate_parsed_serve_args(args):
+            if args.size == 3:
+                raise TypeError("Error: not three")
+    """,
+    "vllm/engine/arg_utils.py": """
+        from types import SimpleNamespace
+        import pydantic
+        class Config(pydantic.BaseModel):
+            size: int = pydantic.Field(lt=10)
+            @pydantic.model_validator(mode="after")
+            def even(self):
+                if self.size == 5:
+                    raise ValueError("five is too many")
+                return self
+        class AsyncEngineArgs:
+            @staticmethod
+            def from_cli_args(args):
+                print("noise on stdout")
+                def create_engine_config(context):
+                    if args.size == 7:
+                        raise OSError("No such thing: '7'.\\nPlease verify:\\n1. this\\n")
+                    model = SimpleNamespace(max_model_len=Config(size=args.size).size)
+                    return SimpleNamespace(model_config=model)
+                return SimpleNamespace(create_engine_config=create_engine_config)
+    """,
+}
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory):
+    root = tmp_path_factory.mktemp("older")
+    for name, text in OLDER_VLLM.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(textwrap.dedent(text))
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    with closing(Validator(sys.executable, environment, lambda _: None)) as validator:
+        yield validator
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("--size", "3"), "TypeError: Error: not three"),
+        (("--size", "5"), "five is too many"),
+        (("--size", "12"), "size: Input should be less than 10"),
+        (("--size", "7"), "OSError: No such thing: '7'."),
+        (("--size", "x"), "argument --size: invalid int value: 'x'"),
+        (("--sise", "1"), "unrecognized arguments: --sise 1"),
+        (("--help",), "vllm serve would end at once (exit status 0)"),
+    ],
+)
+def test_vllms_words_without_their_frame(older, arguments, error):
+    verdict = older.check(["--model", "m", *arguments])
+    assert (verdict.ok, verdict.error) == (False, error)
+
+
+def test_what_an_older_version_does_not_say_is_none(older):
+    verdict = older.check(["--model", "m", "--size", "2"], [[{"role": "user", "content": "a"}]])
+    assert verdict.ok and verdict.tokens is None  # it has no tokenizer either
+    assert verdict.facts == EngineFacts(max_model_len=2)
+
+
 # ------------------------------------------------------------------------- vLLM's own validators
 
 
@@ -536,7 +609,7 @@ class TestRealValidators:
 
     def test_a_drafter_that_is_not_there(self, real, models):
         verdict = self._verdict(real, models, method="draft_model", model="/no/where")
-        assert verdict.error.startswith("Invalid repository ID or local directory specified")
+        assert verdict.error == "Invalid repository ID or local directory specified: '/no/where'."
 
     def test_n_that_is_no_multiple(self, real, tmp_path):
         """MiMo with three modules takes 3 and 6, not 4."""
