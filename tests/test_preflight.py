@@ -17,6 +17,8 @@ import pytest
 from tiny_models import tiny_models
 from vllm_samples import ENGINE_ARGS, NEEDS_VLLM, engine_environment
 
+from autotune.cli.render import dry_run_text
+from autotune.dryrun import preview
 from autotune.engines import EngineOptions
 from autotune.engines.vllm import VllmEngine
 from autotune.environment import EngineInfo
@@ -153,6 +155,16 @@ def test_a_refused_switch_costs_one_start_per_n(fake):
 def test_owned_flags_are_refused_before_anything_is_asked(fake):
     with pytest.raises(ConfigurationError, match="--port"):
         check(plan_of(NGRAM, engine_args=("--port", "1")), fake("os._exit(1)"))
+
+
+def test_a_dry_run_names_what_is_skipped_once_a_reason(fake):
+    """N with one reason share a line; a method of which nothing is left has no N."""
+    engine = fake("refuse('odd') if config.get('method') == 'mtp' and n > 1 else accept()")
+    text = dry_run_text(preview(check(plan_of(MTP, NGRAM), engine), engine))
+    assert text.count("skipped mtp N=2-3: vLLM refuses it: odd\n") == 1
+    engine = fake("refuse('odd') if config.get('method') == 'mtp' else accept()")
+    text = dry_run_text(preview(check(plan_of(MTP, NGRAM), engine), engine))
+    assert text.count("skipped mtp: vLLM refuses it: odd\n") == 1
 
 
 # ------------------------------------------------------- a side process that cannot be relied on
