@@ -6,12 +6,14 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-from autotune.candidates import build_spaces, parse_drafters, parse_lengths, parse_methods
+from autotune.candidates import build_spaces
 from autotune.catalog import resolve_model
 from autotune.comparison import require_sampler
+from autotune.discover import with_discovered
 from autotune.engines import Engine, Offer, Progress
 from autotune.environment import EngineInfo, probe_engine, probe_environment
 from autotune.errors import ConfigurationError
+from autotune.faults import with_fault_warnings
 from autotune.gpu import probe_gpus
 from autotune.limits import parse_goodput
 from autotune.preflight import preflight
@@ -30,6 +32,9 @@ from autotune.records import (
     Target,
     Workload,
 )
+from autotune.speculative_options import parse_options
+from autotune.variables import engine_variables
+from autotune.wanted import parse_drafters, parse_lengths, parse_methods
 from autotune.workload import held_out_warning, load_workload, workload_warnings
 
 Effort = Literal["fast", "default", "rigorous"]
@@ -56,6 +61,8 @@ class Request(Record):
     engine_args: tuple[str, ...] = ()
     methods: str | None = None
     drafters: tuple[str, ...] = ()
+    speculative_options: tuple[str, ...] = ()
+    discover: bool = False
     num_speculative_tokens: str | None = None
     max_concurrency: str | None = None
     num_prompts: int | None = None
@@ -105,6 +112,7 @@ def _open_plan(request: Request, engine: Engine, progress: Progress) -> Plan:
     if request.workload is None:
         raise ConfigurationError("no workload was given", hint="--workload math, or a JSONL file")
     model = resolve_model(request.model, request.catalog)
+    model, discovered = with_discovered(model) if request.discover else (model, ())
     workload = load_workload(
         request.workload,
         num_prompts=request.num_prompts,
@@ -120,6 +128,7 @@ def _open_plan(request: Request, engine: Engine, progress: Progress) -> Plan:
         drafters=parse_drafters(request.drafters),
         lengths=_lengths(request),
         environment=info,
+        options=parse_options(request.speculative_options),
     )
     loads = parse_concurrency(request.max_concurrency) or DEFAULT_CONCURRENCY
     settings = make_settings(request, repeats=True, outputs=True)
@@ -134,8 +143,10 @@ def _open_plan(request: Request, engine: Engine, progress: Progress) -> Plan:
         settings=settings,
         environment=probe_environment(engine=info),
         engine_options=engine.identity(),
-        warnings=(*warnings, *workload_warnings(workload), *shared),
+        variables=engine_variables(info),
+        warnings=(*discovered, *warnings, *workload_warnings(workload), *shared),
     )
+    plan = with_fault_warnings(plan, info)
     if not (request.preflight and isinstance(engine, Asked)):
         return plan
     plan = preflight(
@@ -149,7 +160,7 @@ def _open_plan(request: Request, engine: Engine, progress: Progress) -> Plan:
 def _device_bytes(info: EngineInfo) -> int | None:
     """Memory of the smallest GPU that the engine can see; None: not known."""
     gpus = None if info.platform == "cpu" else probe_gpus(info.platform)
-    sizes = getattr(gpus, "memory_bytes", ())
+    sizes = gpus.memory_bytes if gpus else ()
     known = [size for size in sizes if size is not None]
     return min(known) if known and len(known) == len(sizes) else None
 

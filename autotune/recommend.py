@@ -17,7 +17,6 @@ from autotune.evidence import (
     prediction_quality,
     speedup_at,
 )
-from autotune.export import serve_args
 from autotune.knowledge import Key, Knowledge, Load
 from autotune.limits import NO_SPECULATION, eligible, keeps
 from autotune.measure import Lab
@@ -35,6 +34,7 @@ from autotune.records import (
 )
 from autotune.schedule_verdict import over_loads
 from autotune.search import PREDICTED, candidate_of
+from autotune.serve_args import serve_args, served_engine_args
 
 Decision = Literal["speculate", "do_not_speculate", "inconclusive"]
 
@@ -59,7 +59,8 @@ def recommend(
     windows = [stored.window for stored in lab.study.windows()]
     rows = candidate_results(evidence)
     baseline = tuple(baseline_result(evidence, load) for load in plan.concurrencies)
-    return Recommendation(
+    found = warnings(evidence, decision, choices, _static_reasons(lab), windows)
+    recommendation = Recommendation(
         study=lab.study.id,
         engine=plan.engine,
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -85,8 +86,11 @@ def recommend(
         exhausted=stopped.exhausted,
         vllm_serve_args=serve_args(config),
         engine_args=plan.target.engine_args,
-        warnings=warnings(evidence, decision, choices, _static_reasons(lab), windows),
+        variables=plan.variables,
+        warnings=found,
     )
+    _, left_out = served_engine_args(recommendation)
+    return recommendation.model_copy(update={"warnings": (*found, *left_out)})
 
 
 def _workload(plan: Plan) -> WorkloadSummary:

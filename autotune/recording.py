@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
+from autotune.documents import complaints, read_document
 from autotune.errors import ConfigurationError
 from autotune.records import BASELINE, Record, digest
 
@@ -131,19 +132,7 @@ def load_recording(path: str | Path) -> Recording:
     not JSON, has another schema version, lacks a baseline, holds a number that cannot be
     (zero, negative, NaN, a rate above 1), an unknown key or the same row twice.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-        document = json.loads(text)
-    except OSError as error:
-        raise ConfigurationError(f"cannot read recording {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # bad JSON, bad UTF-8, nested without end
-        raise ConfigurationError(f"recording {path} is not JSON: {error}") from error
-    found = document.get("schema") if isinstance(document, dict) else None
-    if found != SCHEMA:
-        raise ConfigurationError(
-            f"recording {path} has schema {found!r}, but {SCHEMA!r} is what can be read",
-            hint=f'a recording is a JSON object with "schema": "{SCHEMA}"',
-        )
+    text, document = read_document(path, "recording", SCHEMA)
     try:
         return Recording.model_validate_json(text)
     except ValidationError as error:
@@ -163,17 +152,9 @@ def save_recording(recording: Recording, path: str | Path) -> None:
     Path(path).write_text(text + "\n", encoding="utf-8")
 
 
-def _complaints(error: ValidationError, document: dict[str, Any], most: int = 3) -> str:
-    """The first few things that are wrong, each with its place and the row it is in."""
-    problems = error.errors()
-    lines = []
-    for problem in problems[:most]:
-        place = ".".join(str(part) for part in problem["loc"])
-        message = problem["msg"].removeprefix("Value error, ")
-        lines.append(f"{place}{_row(document, problem['loc'])}: {message}" if place else message)
-    if len(problems) > most:
-        lines.append(f"and {len(problems) - most} more")
-    return "; ".join(lines)
+def _complaints(error: ValidationError, document: dict[str, Any]) -> str:
+    """What is wrong, each with its place and the row it is in."""
+    return complaints(error, lambda place: _row(document, place))
 
 
 def _row(document: dict[str, Any], place: tuple[int | str, ...]) -> str:

@@ -34,7 +34,7 @@ from autotune.storage.stored import (
     to_plain,
     to_text,
 )
-from autotune.storage.studies import list_studies, load_study, remove_study
+from autotune.storage.studies import find_studies, list_studies, load_study, remove_study
 from autotune.storage.url import resolve_storage, shown, sqlite_path
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ __all__ = [
     "Study",
     "StudyInfo",
     "as_recording",
+    "find_studies",
     "list_studies",
     "load_study",
     "open_study",

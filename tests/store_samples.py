@@ -90,6 +90,9 @@ def make_recommendation(plan: Plan, study: str, **changes: Any) -> Recommendatio
         "cost": Cost(engine_starts=2, probes=3, probe_seconds=4.0, total_seconds=5.0),
         "stopped_because": "nothing could still win",
         "exhausted": True,
-        "vllm_serve_args": ("--speculative-config", '{"method": "mtp"}'),
+        "vllm_serve_args": (
+            "--speculative-config",
+            '{"method": "mtp", "num_speculative_tokens": 3}',
+        ),
     }
     return Recommendation(**{**fields, **changes})

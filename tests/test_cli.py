@@ -304,7 +304,7 @@ def test_json_of_a_stored_study(spectune):
         else:
             assert document == first
     removed = json.loads(spectune("studies", "rm", first["study"], "--yes", "--json")[1])
-    assert removed["removed"]["id"] == first["study"]
+    assert [info["id"] for info in removed["removed"]] == [first["study"]]
 
 
 def test_a_recording_of_a_study_is_played_back(spectune):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from autotune.cli import removal
 from autotune.cli.options import as_json as as_json_option
 from autotune.cli.options import option, storage
 from autotune.errors import StorageError
@@ -41,6 +42,7 @@ def list_command(storage: str | None, as_json: bool) -> None:
 
 @command.command("show")
 @click.argument("study_id", metavar="[ID]", required=False)
+@click.argument("other_id", metavar="[ID]", required=False)
 @storage()
 @as_json_option()
 @option(
@@ -52,15 +54,27 @@ def list_command(storage: str | None, as_json: bool) -> None:
     help="Write the JSON document to this file.",
 )  # fmt: skip
 def show_command(
-    study_id: str | None, storage: str | None, as_json: bool, recording: bool, output: Path | None
+    study_id: str | None,
+    other_id: str | None,
+    storage: str | None,
+    as_json: bool,
+    recording: bool,
+    output: Path | None,
 ) -> None:
-    """Show one study; ID may be shortened, and defaults to the newest.
+    """Show one study, or two side by side; ID may be shortened, and defaults to the newest.
 
-    With --json: its recommendation. With --recording: a document for `--engine replay`.
+    With --json: its recommendation. With --recording: a document for `--engine replay`. Two
+    studies: what differs in what was asked and where it ran, each load's choice, and every
+    candidate that both measured. There is no verdict in it: that is `spectune check`.
     """
     from autotune.store import as_recording, load_study
 
     study = load_study(storage, study_id)
+    if other_id is not None:
+        if recording:
+            raise click.UsageError("--recording is of one study")
+        _show_both(study, load_study(storage, other_id), as_json=as_json, output=output)
+        return
     if recording:
         document = as_recording(study.plan, study.windows)
     elif as_json or output:
@@ -68,11 +82,7 @@ def show_command(
     else:
         _print_summary(study)
         return
-    if output is None:
-        click.echo(_json(document))
-    else:
-        _write(output, _json(document) + "\n")
-        click.echo(f"wrote {output}", err=True)
+    _give(document, output)
 
 
 @command.command("path")
@@ -86,24 +96,30 @@ def path_command(storage: str | None, as_json: bool) -> None:
     click.echo(_json({"path": place}) if as_json else place)
 
 
-@command.command("rm")
-@click.argument("study_id", metavar="ID")
-@storage()
-@as_json_option()
-@option("--yes", "-y", is_flag=True, help="Do not ask.")
-def rm_command(study_id: str, storage: str | None, as_json: bool, yes: bool) -> None:
-    """Remove one study and everything measured in it."""
-    from autotune.store import load_study, remove_study
+command.add_command(removal.command)
 
-    if not yes:
-        info = load_study(storage, study_id).info
-        question = f"Remove study {info.id} ({info.model}, {info.windows} windows)?"
-        click.confirm(question, abort=True, err=True)
-    removed = remove_study(storage, study_id)
-    if as_json:
-        click.echo(_json({"removed": removed.model_dump(mode="json")}))
+
+def _show_both(
+    first: StoredStudy, second: StoredStudy, *, as_json: bool, output: Path | None
+) -> None:
+    from autotune.cli.side_by_side import comparison_parts
+    from autotune.cli.terminal import show
+    from autotune.study_comparison import compare
+
+    comparison = compare(first, second)
+    if as_json or output:
+        _give(comparison.model_dump(mode="json"), output)
     else:
-        click.echo(f"removed {removed.id}")
+        show(comparison_parts(comparison))
+
+
+def _give(document: dict[str, Any], output: Path | None) -> None:
+    """One JSON document, on stdout or in a file."""
+    if output is None:
+        click.echo(_json(document))
+    else:
+        write(output, _json(document) + "\n")
+        click.echo(f"wrote {output}", err=True)
 
 
 def _recommendation(study: StoredStudy) -> dict[str, Any]:
@@ -115,7 +131,7 @@ def _recommendation(study: StoredStudy) -> dict[str, Any]:
     return study.recommendation.model_dump(mode="json", by_alias=True)
 
 
-def _write(path: Path, text: str) -> None:
+def write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

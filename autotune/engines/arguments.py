@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from autotune.errors import ConfigurationError
 
@@ -99,6 +100,11 @@ def _flag(name: str) -> str:
 
 
 def _file(path: str) -> list[tuple[str, str]]:
+    return [(_flag(f"--{key}"), str(value)) for key, value in read_config(path).items()]
+
+
+def read_config(path: str) -> dict[Any, Any]:
+    """What a --config file says. Raises ConfigurationError for one that cannot be read."""
     import yaml
 
     try:
@@ -107,4 +113,4 @@ def _file(path: str) -> list[tuple[str, str]]:
         raise ConfigurationError(f"cannot read --config {path}: {error}") from error
     if not isinstance(content, dict):
         raise ConfigurationError(f"--config {path} is no mapping of flags to values")
-    return [(_flag(f"--{key}"), str(value)) for key, value in content.items()]
+    return content

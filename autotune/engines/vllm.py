@@ -33,6 +33,7 @@ from autotune.environment import EngineInfo, probe_engine
 from autotune.errors import EngineDiedError, EngineStartError, LiveSwitchError
 from autotune.preflight_client import Validator, ValidatorError
 from autotune.records import BASELINE, Arm, MethodSpace, Target
+from autotune.variables import missing_on_cpu
 from autotune.vllm_plugin.control import ENVIRONMENT_VARIABLE, ControlFile
 
 logger = logging.getLogger(__name__)
@@ -43,9 +44,6 @@ GRACE_SECONDS = 20.0  # for a polite end: with several GPUs vLLM needs a while
 SCHEDULER = "autotune.vllm_plugin.scheduler.LiveScheduler"
 STEP_TIMER = "autotune.vllm_plugin.worker.StepTimer"
 HIDDEN = ("VLLM_API_KEY",)  # of the user's environment: our requests carry no key
-# On a CPU that others share, numba's thread pool makes the n-gram drafter many times slower and
-# pinned OpenMP threads fight for one core.
-CPU_ENVIRONMENT = {"NUMBA_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 
 class VllmEngine:
@@ -161,7 +159,7 @@ class VllmEngine:
         """What we add to the user's environment, and nothing of it when not needed."""
         added = {"VLLM_NO_USAGE_STATS": os.environ.get("VLLM_NO_USAGE_STATS", "1")}
         if self.info.platform == "cpu":
-            added |= {k: v for k, v in CPU_ENVIRONMENT.items() if k not in os.environ}
+            added |= missing_on_cpu(os.environ)
         if arm.instrumented or arm.live:
             paths = [str(_plugin(run_dir)), *filter(None, [os.environ.get("PYTHONPATH")])]
             added["PYTHONPATH"] = os.pathsep.join(paths)

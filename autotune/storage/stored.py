@@ -16,7 +16,7 @@ from autotune.storage.pending import PendingRow
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
 
-State = Literal["running", "done", "interrupted"]
+State = Literal["running", "done", "interrupted", "damaged"]
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
@@ -53,7 +53,10 @@ class Failure(Record):
 
 
 class StudyInfo(Record):
-    """One line of `spectune studies list`. The decision is None until there is one."""
+    """One line of `spectune studies list`. The decision is None until there is one.
+
+    A damaged study cannot be read: its model, workload and engine are empty. It can be removed.
+    """
 
     id: str
     attempt: int

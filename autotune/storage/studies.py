@@ -61,6 +61,15 @@ def load_study(url: str | None = None, id_or_prefix: str | None = None) -> Store
         )
 
 
+def find_studies(url: str | None, ids_or_prefixes: Sequence[str]) -> list[StudyInfo]:
+    """Each study that is named, once. Raises StorageError as `load_study` does."""
+    url = resolve_storage(url, create=False)
+    with _reading(url) as connection:
+        rows = [] if connection is None else _studies(connection)
+        found = [_info(_find(rows, wanted, url), url) for wanted in ids_or_prefixes]
+    return list({info.id: info for info in found}.values())
+
+
 def remove_study(url: str | None, id_or_prefix: str) -> StudyInfo:
     """Delete a study, its Optuna study and its side file; says what is gone.
 
@@ -149,31 +158,29 @@ def _unknown(url: str, wanted: str | None, rows: Sequence[Row]) -> StorageError:
 
 
 def _info(row: Row, url: str) -> StudyInfo:
-    try:
-        plan = json.loads(row["plan"])
-        result = json.loads(row["recommendation"] or "{}")
-        model, workload, engine = plan["target"]["model"], plan["workload"]["name"], plan["engine"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise StorageError(
-            f"study {row['name']} in {shown(url)} is damaged: it cannot be read",
-            hint="a copy of the database may help; else use another --storage",
-        ) from error
     pending = read_pending(pending_file(url, row["name"]))
-    return StudyInfo(
-        id=row["name"],
-        attempt=row["attempt"],
-        model=model,
-        workload=workload,
-        engine=engine,
-        state=_state(url, row["name"], done=bool(result)),
-        created=datetime.fromtimestamp(row["created_at"], UTC).isoformat(timespec="seconds"),
-        windows=row["windows"] + sum(each.table == "spectune_window" for each in pending),
-        total_seconds=row["total_seconds"],
-        decision=result.get("decision"),
-        method=result.get("method"),
-        num_speculative_tokens=result.get("num_speculative_tokens"),
-        speedup=(result.get("speedup") or {}).get("value"),
-    )
+    facts = {
+        "id": row["name"],
+        "attempt": row["attempt"],
+        "created": datetime.fromtimestamp(row["created_at"], UTC).isoformat(timespec="seconds"),
+        "windows": row["windows"] + sum(each.table == "spectune_window" for each in pending),
+        "total_seconds": row["total_seconds"],
+    }
+    try:
+        plan, result = json.loads(row["plan"]), json.loads(row["recommendation"] or "{}")
+        return StudyInfo(
+            **facts,
+            model=plan["target"]["model"],
+            workload=plan["workload"]["name"],
+            engine=plan["engine"],
+            state=_state(url, row["name"], done=bool(result)),
+            decision=result.get("decision"),
+            method=result.get("method"),
+            num_speculative_tokens=result.get("num_speculative_tokens"),
+            speedup=(result.get("speedup") or {}).get("value"),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return StudyInfo(**facts, model="", workload="", engine="", state="damaged")
 
 
 def _state(url: str, study_id: str, *, done: bool) -> State:
