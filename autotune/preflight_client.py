@@ -43,7 +43,6 @@ class EngineFacts(Record):
     capture_sizes: tuple[int, ...] | None = None  # tokens; empty: no graphs
     cudagraph_mode: str | None = None  # "NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE", ...
     dtype: str | None = None  # "torch.bfloat16"
-    quantization: str | None = None
     logits_processors: tuple[str, ...] | None = None
     v2_runner: bool | None = None
     sampling: dict[str, Any] | None = None  # what requests get unless they say otherwise

@@ -24,13 +24,11 @@ from autotune.engines.vllm import VllmEngine
 from autotune.environment import EngineInfo
 from autotune.errors import ConfigurationError
 from autotune.memory_weights import Weights
-from autotune.model_facts import ModelFacts
 from autotune.plan import Request, make_plan
 from autotune.preflight import preflight
 from autotune.preflight_capture import capture_size
 from autotune.preflight_client import WORKER as WORKER_FILE
 from autotune.preflight_client import EngineFacts, Validator, ValidatorError
-from autotune.preflight_rules import Situation, findings
 from autotune.records import Message, MethodSpace, Plan, Prompt, Settings, Target, Workload
 
 NGRAM = MethodSpace(method="ngram", lengths=(2, 3, 4), config={"method": "ngram"})
@@ -87,8 +85,7 @@ def check(
     plan: Plan, engine: VllmEngine, *named: str, said: list[str] | None = None, **more
 ) -> Plan:
     progress = (said if said is not None else []).append
-    info = EngineInfo(python="python", vllm="0.32.0", platform="cpu")
-    return preflight(plan, engine, info, named=frozenset(named), progress=progress, **more)
+    return preflight(plan, engine, named=frozenset(named), progress=progress, **more)
 
 
 def skips(plan: Plan) -> list[tuple[str, int | None, str]]:
@@ -338,54 +335,6 @@ def test_requests_that_the_engine_will_not_take(fake):
     answer = "tell(ok=True, tokens=[1000], facts=dict(max_model_len=1024))"
     (warning,) = check(plan_of(NGRAM), fake(answer)).warnings
     assert "1 of 1 requests need up to 1256 tokens" in warning and "1024" in warning
-
-
-ROCM = {"VLLM_ROCM_USE_AITER": "1", "VLLM_ATTENTION_BACKEND": "ROCM_AITER_FA"}
-
-
-def faults(space: MethodSpace, vllm: str, *, model_type=None, quantization=None, latent=None,
-           platform="rocm", flags=None, variables=None) -> list[str]:  # fmt: skip
-    situation = Situation(
-        space=space,
-        model=ModelFacts(source="m", model_type=model_type),
-        drafter=None,
-        engine=EngineInfo(python="p", vllm=vllm, platform=platform),
-        facts=EngineFacts(quantization=quantization),
-        flags=flags or {},
-        variables=variables or {},
-        latent_attention=latent,
-    )
-    return [found.text for found in findings(situation)]
-
-
-@pytest.mark.parametrize(
-    ("method", "vllm", "circumstances", "words"),
-    [
-        ("eagle3", "0.13.0", {"variables": ROCM}, "garbage"),
-        ("eagle3", "0.14.0", {"variables": ROCM}, None),
-        ("eagle3", "0.13.0", {"variables": ROCM, "platform": "cuda"}, None),
-        ("ngram", "0.13.0", {"variables": ROCM}, None),
-        ("mtp", "0.32.0", {"variables": ROCM, "latent": True}, "at most 4 query tokens"),
-        ("mtp", "0.32.0", {"variables": ROCM, "latent": False}, None),
-        ("mtp", "0.32.0", {"latent": True}, None),
-        ("mtp", "0.14.1", {"flags": {"--attention-backend": "triton_attn"},
-                           "model_type": "gpt_oss"}, "no draft was accepted"),
-        ("dflash", "0.20.2rc1", {"model_type": "gemma4", "platform": "cuda"}, "TRITON_ATTN"),
-        ("dflash", "0.32.0", {"model_type": "gemma4", "platform": "cuda"}, None),
-        ("eagle3", "0.11.0", {"quantization": "fp8", "platform": "cuda"}, "quantisation"),
-        ("eagle3", "0.11.0", {"platform": "cuda"}, None),
-    ],
-)  # fmt: skip
-def test_published_faults(method, vllm, circumstances, words):
-    space = MethodSpace(method=method, lengths=(1, 4))
-    found = faults(space, vllm, **circumstances)
-    assert len(found) == (words is not None)
-    assert all(words in text and text.startswith(f"{method}: ") for text in found)
-
-
-def test_a_fault_of_long_drafts_only():
-    space = MethodSpace(method="mtp", lengths=(1, 2, 3))
-    assert faults(space, "0.32.0", variables=ROCM, latent=True) == []
 
 
 # ------------------------------------------------------------------------- memory, graph captures
