@@ -146,15 +146,13 @@ def _open_plan(request: Request, engine: Engine, progress: Progress) -> Plan:
         variables=engine_variables(info),
         warnings=(*discovered, *warnings, *workload_warnings(workload), *shared),
     )
-    plan = with_fault_warnings(plan, info)
-    if not (request.preflight and isinstance(engine, Asked)):
-        return plan
-    plan = preflight(
-        plan, engine, info, named=_named(request), progress=progress,
-        device_bytes=_device_bytes(info),
-    )  # fmt: skip
-    _need_some(plan.spaces, plan.skipped)
-    return plan
+    if request.preflight and isinstance(engine, Asked):
+        plan = preflight(
+            plan, engine, named=_named(request), progress=progress,
+            device_bytes=_device_bytes(info),
+        )  # fmt: skip
+        _need_some(plan.spaces, plan.skipped)
+    return with_fault_warnings(plan, info)
 
 
 def _device_bytes(info: EngineInfo) -> int | None:

@@ -2,18 +2,14 @@
 
 First vLLM's own validators, asked with exactly the arguments that its server would get
 (`preflight_vllm.py`, in a side process: `preflight_client.py`, `preflight_worker.py`); then what
-vLLM does not check, or only late (`preflight_rules.py`, `preflight_faults.py`), memory
+vLLM does not check, or only late (`preflight_rules.py`), memory
 (`preflight_memory.py`, `memory.py`) and graph capture sizes (`preflight_capture.py`).
 """
 
 from __future__ import annotations
 
-import os
-
 from autotune.engines import Progress
 from autotune.engines.arguments import check_engine_args, read_flags
-from autotune.environment import EngineInfo
-from autotune.memory import kv_shape
 from autotune.model_facts import read_facts
 from autotune.preflight_capture import capture_advice, uncaptured
 from autotune.preflight_client import EngineFacts, ValidatorError
@@ -27,7 +23,6 @@ from autotune.records import MethodSpace, Plan
 def preflight(
     plan: Plan,
     engine: Asked,
-    info: EngineInfo,
     *,
     named: frozenset[str],
     progress: Progress,
@@ -47,7 +42,7 @@ def preflight(
     _too_long(ledger)
     look_at_memory(ledger, device_bytes)
     for space in ledger.spaces():
-        _apply_rules(ledger, space, info)
+        _apply_rules(ledger, space)
         _advise_capture(ledger, space)
     checked = ledger.outcome(named)
     before, after = (sum(len(s.lengths) for s in p.spaces) for p in (plan, checked))
@@ -55,19 +50,14 @@ def preflight(
     return checked
 
 
-def _apply_rules(ledger: Ledger, space: MethodSpace, info: EngineInfo) -> None:
+def _apply_rules(ledger: Ledger, space: MethodSpace) -> None:
     target = ledger.plan.target
-    shape = kv_shape(target.model)
     situation = Situation(
         space=space,
-        model=read_facts(target.model),
         drafter=read_facts(space.drafter) if space.drafter else None,
-        engine=info,
         facts=ledger.baseline,
         flags=dict(read_flags(target.engine_args)),
-        variables=os.environ,
         request_tokens=ledger.request_tokens,
-        latent_attention=None if shape is None else shape.latent is not None,
     )
     for finding in findings(situation):
         if finding.refuse:

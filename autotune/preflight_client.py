@@ -43,7 +43,6 @@ class EngineFacts(Record):
     capture_sizes: tuple[int, ...] | None = None  # tokens; empty: no graphs
     cudagraph_mode: str | None = None  # "NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE", ...
     dtype: str | None = None  # "torch.bfloat16"
-    quantization: str | None = None
     logits_processors: tuple[str, ...] | None = None
     v2_runner: bool | None = None
     sampling: dict[str, Any] | None = None  # what requests get unless they say otherwise
@@ -102,7 +101,7 @@ class Validator:
             verdict = Verdict.model_validate(said)
         except ValidationError as error:
             raise ValidatorError(f"an answer that makes no sense: {said!r:.200}") from error
-        return verdict.model_copy(update={"error": one_line(verdict.error)})
+        return verdict.model_copy(update={"error": sentence(verdict.error)})
 
     def _write(self, line: bytes) -> None:
         """In a thread, like `_read`: a pipe cannot be waited for with a limit."""
@@ -152,6 +151,12 @@ class Validator:
                 if pipe is not None:
                     pipe.close()
         self._noise.close()
+
+
+def sentence(text: str) -> str:
+    """A message on one line; of several lines only the first where that is a whole sentence."""
+    first = text.strip().partition("\n")[0].rstrip()
+    return one_line(first if first.endswith(".") else text)
 
 
 def one_line(text: str, characters: int = 300) -> str:

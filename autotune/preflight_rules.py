@@ -1,7 +1,8 @@
 """What vLLM does not check before a start, or never: each rule looks at one method's candidates.
 
 A rule is a function from a Situation to a Finding or None. Facts that are not known never speak
-against anything. Where a rule comes from stands with it.
+against anything. Where a rule comes from stands with it. Faults of versions and machines are not
+here but in fault_table.py.
 """
 
 from __future__ import annotations
@@ -9,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.environment import EngineInfo
 from autotune.model_facts import ModelFacts
 from autotune.preflight_client import EngineFacts
-from autotune.preflight_faults import FAULTS, Circumstances
 from autotune.records import MethodSpace, Record
 
 LORA_FLAGS = ("--enable-lora", "--lora-modules")
@@ -35,14 +34,10 @@ class Situation:
     """What a rule may look at. `facts` are of the start without speculation."""
 
     space: MethodSpace
-    model: ModelFacts
     drafter: ModelFacts | None
-    engine: EngineInfo
     facts: EngineFacts
     flags: Mapping[str, str]  # what the user wrote after `--`, as vLLM reads it
-    variables: Mapping[str, str]
     request_tokens: Sequence[int] | None = None  # each prompt with its longest answer
-    latent_attention: bool | None = None  # the target uses MLA
 
 
 def findings(situation: Situation) -> list[Finding]:
@@ -76,23 +71,23 @@ def logits_processors(it: Situation) -> Finding | None:
 
 
 def adapters(it: Situation) -> Finding | None:
-    """LoRA with speculation works in part (vLLM issue 4872 and later); it is not measured."""
+    """What a drafter accepts of the model says nothing about an adapter on it."""
     if not any(flag in it.flags for flag in LORA_FLAGS):
         return None
     return Finding(
-        text="measured on the model without an adapter: with LoRA, acceptance can be another and "
-        "some versions fail; try one request with an adapter before serving"
+        text="measured on the model without an adapter: with LoRA, acceptance can be another; "
+        "try requests with the adapter before serving"
     )
 
 
 def structured_outputs(it: Situation) -> Finding | None:
-    """Drafts that a grammar forbids have failed requests (vLLM 0.22 to 0.28, issue 53777)."""
+    """A grammar refuses drafts that the prompts measured here would have accepted."""
     flag = next((flag for flag in STRUCTURED_FLAGS if flag in it.flags), None)
     if flag is None:
         return None
     return Finding(
-        text=f"{flag}: tool calls and JSON schemas are not measured here; with speculation some "
-        "versions failed such requests"
+        text=f"{flag}: tool calls and JSON schemas are not measured here; fewer of their drafts "
+        "may be accepted"
     )
 
 
@@ -115,31 +110,10 @@ def beyond_the_drafter(it: Situation) -> Finding | None:
     )
 
 
-def known_faults(it: Situation) -> Finding | None:
-    """The first published fault of this method in these circumstances (preflight_faults.py)."""
-    backend = it.flags.get("--attention-backend") or it.variables.get("VLLM_ATTENTION_BACKEND")
-    here = Circumstances(
-        method=it.space.method,
-        version=it.engine.vllm,
-        platform=it.engine.platform,
-        attention_backend=backend.upper() if backend else None,
-        aiter=it.variables.get("VLLM_ROCM_USE_AITER") == "1",
-        model_type=it.model.model_type,
-        quantized=it.facts.quantization is not None,
-        latent_attention=it.latent_attention,
-    )
-    for fault in FAULTS:
-        lengths = tuple(n for n in it.space.lengths if n > fault.above)
-        if lengths and fault.applies(here):
-            return Finding(text=f"{it.space.method}: {fault.text} ({fault.source})")
-    return None
-
-
 RULES: tuple[Callable[[Situation], Finding | None], ...] = (
     refused_sampling,
     logits_processors,
     adapters,
     structured_outputs,
     beyond_the_drafter,
-    known_faults,
 )

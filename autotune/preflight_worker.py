@@ -37,7 +37,6 @@ FACTS = {
     "capture_sizes": "compilation_config.cudagraph_capture_sizes",
     "cudagraph_mode": "compilation_config.cudagraph_mode.name",
     "dtype": "model_config.dtype",
-    "quantization": "model_config.quantization",
     "logits_processors": "model_config.logits_processors",
     "v2_runner": "use_v2_model_runner",
 }

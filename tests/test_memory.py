@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -145,6 +146,58 @@ def test_no_safetensors_is_unknown(tmp_path, monkeypatch):
     assert folder_weights(tmp_path) is None
     assert model_weights(str(tmp_path)) is None
     assert model_weights("org/not-in-the-cache") is None
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """The Hub's client without a network; `files` are in its cache, `remote` is on the Hub."""
+    import huggingface_hub
+
+    monkeypatch.setattr("autotune.memory_weights.offline", lambda: False)
+
+    def state(files: dict[str, Path], remote: object) -> list[str]:
+        asked: list[str] = []
+
+        def metadata(model, **_):
+            asked.append(model)
+            if isinstance(remote, Exception):
+                raise remote
+            return remote
+
+        cached = {name: str(path) for name, path in files.items()}
+        monkeypatch.setattr(
+            huggingface_hub, "try_to_load_from_cache", lambda _, name: cached.get(name)
+        )
+        monkeypatch.setattr(huggingface_hub, "get_safetensors_metadata", metadata)
+        return asked
+
+    return state
+
+
+def test_a_cached_checkpoint_is_read_where_it_lies(tmp_path, hub):
+    file = put(tmp_path, "model.safetensors", safetensors([("BF16", 21)]))
+    asked = hub({"model.safetensors": file}, None)
+    assert model_weights("org/model").by_type == {"BF16": 42}
+    assert asked == []
+
+
+def test_headers_come_from_the_hub_where_only_the_config_is_cached(tmp_path, hub):
+    """Two files of what the client returns: `files_metadata[...].tensors[...]`."""
+    config = put(tmp_path, "config.json", LLAMA_8B)
+    one = SimpleNamespace(dtype="BF16", data_offsets=(0, 200))
+    other = SimpleNamespace(dtype="F32", data_offsets=(200, 240))
+    files = {"a": SimpleNamespace(tensors={"x": one, "y": other}),
+             "b": SimpleNamespace(tensors={"z": one})}  # fmt: skip
+    asked = hub({"config.json": config}, SimpleNamespace(files_metadata=files))
+    assert model_weights("org/model").by_type == {"BF16": 400, "F32": 40}
+    assert asked == ["org/model"]
+
+
+def test_a_hub_that_does_not_answer_is_unknown(hub, caplog):
+    hub({}, ConnectionError("no route"))
+    with caplog.at_level("INFO"):
+        assert model_weights("org/model") is None
+    assert "no route" in caplog.text
 
 
 # ---------------------------------------------------------------------------------- KV cache

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
 from pydantic import BaseModel
 
-from autotune.cli.methods import table
+from autotune.cli.methods import lengths_text, table
 from autotune.cli.several_loads import load_parts, short
 from autotune.cli.terminal import Part, Row
 from autotune.dryrun import Preview
@@ -110,7 +111,18 @@ def _notes(r: Recommendation) -> list[str]:
     if predicted:
         notes.append(f"{predicted} more predicted only, see --json")
     skipped = (c for c in r.candidates if c.status == Status.SKIPPED)
-    return notes + [f"skipped {c.method}: {c.reason}" for c in skipped]
+    return notes + skipped_lines((c.method, c.num_speculative_tokens, c.reason) for c in skipped)
+
+
+def skipped_lines(skipped: Iterable[tuple[str, int | None, str | None]]) -> list[str]:
+    """One line a method and reason; N (None or 0: the whole method) are collected."""
+    lengths: dict[tuple[str, str | None], list[int]] = {}
+    for method, n, reason in skipped:
+        lengths.setdefault((method, reason), []).extend([n] if n else [])
+    return [
+        f"skipped {method}{f' N={lengths_text(found)}' if found else ''}: {reason}"
+        for (method, reason), found in lengths.items()
+    ]
 
 
 def _row(c: CandidateResult, *, limited: bool) -> Row:
@@ -169,7 +181,7 @@ def dry_run_text(preview: Preview) -> str:
         + (f", {duration(preview.estimated_seconds)}" if preview.estimated_seconds else ""),
         "",
         table([("METHOD", "N", "EXPECTED"), *rows]),
-        *(f"skipped {s.method}: {s.reason}" for s in preview.skipped),
+        *skipped_lines((s.method, s.num_speculative_tokens, s.reason) for s in preview.skipped),
         "",
         "engine commands (the confirmation then starts the winner with a static N):",
         *(f"  {command}" for command in preview.commands),

@@ -14,10 +14,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
+from autotune.engines import EngineOptions
 from autotune.engines.last_words import last_words, reason
+from autotune.engines.vllm import VllmEngine
+from autotune.preflight_client import one_line
+from autotune.records import MethodSpace, Target
 
 LIMIT_SECONDS = 300
 SERVER = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
@@ -32,6 +38,9 @@ THREE_MODULES = {
 }  # fmt: skip
 # What Qwen3 has by default applies, and config.json does not show it.
 OTHER_VOCABULARY = {key: value for key, value in TARGET.items() if key != "vocab_size"}
+
+NGRAM = {"method": "ngram", "prompt_lookup_max": 4, "prompt_lookup_min": 2}
+LENGTHS = tuple(range(1, 17))
 
 
 @dataclass(frozen=True)
@@ -55,11 +64,10 @@ def checkpoints(root: Path) -> dict[str, Path]:
 
 def cases(folders: dict[str, Path]) -> list[Case]:
     target, three = folders["target"], folders["three"]
-    ngram = {"method": "ngram", "prompt_lookup_max": 4, "prompt_lookup_min": 2}
     vocabulary = str(folders["vocabulary"])
     return [
-        Case("unknown flag", target, ngram, ("--methods", "ngram"), ("--max-model-length", "512")),
-        Case("value out of range", target, ngram, ("--methods", "ngram"),
+        Case("unknown flag", target, NGRAM, ("--methods", "ngram"), ("--max-model-length", "512")),
+        Case("value out of range", target, NGRAM, ("--methods", "ngram"),
              ("--max-model-len", "99999")),
         Case("N=4 of three MTP modules", three, {"method": "mtp"}, ("--methods", "mtp")),
         Case("draft with another vocabulary", target,
@@ -84,15 +92,42 @@ def ours(case: Case, log: Path) -> str:
     command = [sys.executable, "-m", "autotune", "run", "--model", str(case.model)]
     command += ["--workload", "math", "--num-speculative-tokens", "4", *case.ours]
     seconds, code = timed([*command, "--preflight", "--", *case.flags], log)
-    said = re.findall(r"^Error: (.*)", log.read_text(), re.MULTILINE)
-    return f"{seconds:.1f} | {code} | {said[-1] if said else log.read_text()[-200:]}"
+    said = re.findall(r"^error: (.*)", log.read_text(), re.MULTILINE)
+    return f"{seconds:.1f} | {code} | {shown(said[-1] if said else 'nothing')}"
 
 
 def theirs(case: Case, log: Path) -> str:
     config = json.dumps({**case.config, "num_speculative_tokens": 4})
     command = [*SERVER, "--model", str(case.model), "--port", "0", "--host", "127.0.0.1"]
     seconds, code = timed([*command, *case.flags, "--speculative-config", config], log)
-    return f"{seconds:.1f} | {code} | {reason(last_words(log))}"
+    return f"{seconds:.1f} | {code} | {shown(reason(last_words(log)))}"
+
+
+def shown(text: str) -> str:
+    return one_line(text, 120).replace("|", "/")
+
+
+def price_of_a_check(model: Path) -> str:
+    """What loading vLLM costs, once, and what each configuration does then."""
+    engine = VllmEngine(EngineOptions())
+    target = Target(model=str(model))
+    arms = [MethodSpace(method="ngram", lengths=LENGTHS, config=NGRAM).arm(n, live=False)
+            for n in LENGTHS]  # fmt: skip
+    began = time.monotonic()
+    took = []
+    with closing(engine.validator(lambda _: None)) as validator:
+        loaded = time.monotonic() - began
+        for arm in arms:
+            asked = time.monotonic()
+            if not validator.check(
+                ["--model", str(model), *engine.serve_arguments(target, arm)]
+            ).ok:
+                sys.exit(f"refused: N={arm.num_speculative_tokens}")
+            took.append(time.monotonic() - asked)
+    return (
+        f"vLLM loaded once in {loaded:.1f} s; then {len(took)} configurations, "
+        f"median {median(took):.3f} s each"
+    )
 
 
 def main() -> None:
@@ -100,9 +135,11 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        for case in cases(checkpoints(root)):
+        folders = checkpoints(root)
+        for case in cases(folders):
             row = f"{ours(case, root / 'ours.log')} | {theirs(case, root / 'theirs.log')}"
             print(f"| {case.name} | {row} |".replace(f"{root}/", ""), flush=True)
+        print(f"\n{price_of_a_check(folders['target'])}")
 
 
 if __name__ == "__main__":
