@@ -444,6 +444,17 @@ def test_a_recipe_names_the_hardware_and_the_tensor_parallel_size():
     assert "ORG/NAME" in refused(recommendation(model="/models/mine"), "recipe")
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["1e3", "0o17", "y", "N", "off", "1_0", "12:30", ".5", "~", "null", "2020-01-01", "=", "+1"],
+)
+def test_text_is_text_to_every_yaml(text):
+    """YAML 1.2 (Kubernetes, Helm, JavaScript) has other numbers and booleans than YAML 1.1."""
+    r = recommendation("--tokenizer", text, variables={"VLLM_A": text})
+    for form in ("kubernetes", "helm", "recipe", "config"):
+        assert re.search(rf"(- |: )'{re.escape(text)}'$", export(r, form), re.MULTILINE), form
+
+
 def test_a_local_model_in_a_container_is_said():
     r = recommendation(model="/models/mine")
     assert remarks(r, "kubernetes") == ("the container needs a volume with /models/mine",)
