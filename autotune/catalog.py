@@ -34,8 +34,11 @@ class CatalogEntry(Record):
     id: str = Field(min_length=1)
     short: str = ""  # empty: the part of the id after the slash
     checked: Checked = "unverified"
+    variants: tuple[str, ...] = ()  # ids of the same model, quantised: same drafters
     native: tuple[str, ...] = ()  # methods whose weights are in the model's own checkpoint
     drafters: dict[str, tuple[DrafterEntry, ...]] = Field(default_factory=dict)
+    # by method: keys of speculative_config that published commands for ROCm set; only advice
+    on_rocm: dict[str, dict[str, str | int | bool]] = Field(default_factory=dict)
 
     @property
     def short_name(self) -> str:
@@ -53,6 +56,14 @@ class ResolvedModel(Record):
     name: str  # for people and files: short name, folder name
     local: bool = False
     entry: CatalogEntry | None = None
+    discovered: dict[str, tuple[DrafterEntry, ...]] = Field(default_factory=dict)  # on the Hub
+
+    def drafters(self, method: str) -> tuple[DrafterEntry, ...]:
+        """Known drafters of a method, the one to use first: the catalogue's, then the Hub's."""
+        catalogued = self.entry.drafters.get(method, ()) if self.entry else ()
+        known = {drafter.id for drafter in catalogued}
+        found = self.discovered.get(method, ())
+        return (*catalogued, *(drafter for drafter in found if drafter.id not in known))
 
 
 def load_catalog(path: str | None = None) -> tuple[CatalogEntry, ...]:
@@ -60,8 +71,7 @@ def load_catalog(path: str | None = None) -> tuple[CatalogEntry, ...]:
 
     `path` defaults to $SPECTUNE_CATALOG. Raises ConfigurationError for a bad file.
     """
-    packaged = importlib.resources.files("autotune") / "catalog.toml"
-    entries = _parse(packaged.read_text(encoding="utf-8"), "the packaged catalogue")
+    entries = packaged_catalog()
     path = path or os.environ.get(VARIABLE) or None
     if path:
         try:
@@ -72,6 +82,12 @@ def load_catalog(path: str | None = None) -> tuple[CatalogEntry, ...]:
         replaced = {entry.id.lower() for entry in own}
         entries = own + tuple(entry for entry in entries if entry.id.lower() not in replaced)
     return entries
+
+
+def packaged_catalog() -> tuple[CatalogEntry, ...]:
+    """The catalogue that comes with spectune, whatever the user has of his own."""
+    packaged = importlib.resources.files("autotune") / "catalog.toml"
+    return _parse(packaged.read_text(encoding="utf-8"), "the packaged catalogue")
 
 
 def _parse(text: str, source: str) -> tuple[CatalogEntry, ...]:
@@ -86,9 +102,10 @@ def _parse(text: str, source: str) -> tuple[CatalogEntry, ...]:
         where = ".".join(str(part) for part in first["loc"])
         raise ConfigurationError(f"{source}: {where}: {first['msg']}") from error
     for entry in entries:
-        for method in (*entry.native, *entry.drafters):
+        for method in (*entry.native, *entry.drafters, *entry.on_rocm):
             try:
                 known = get_method(method)
+                known.with_options(entry.on_rocm.get(method, {}))
             except ConfigurationError as error:
                 raise ConfigurationError(
                     f"{source}: {entry.id}: {error.message}", error.hint
@@ -112,6 +129,10 @@ def resolve_model(name: str, catalog: str | None = None) -> ResolvedModel:
     for entry in entries:
         if wanted in (entry.short_name.lower(), entry.id.lower()):
             return ResolvedModel(model=entry.id, name=entry.short_name, entry=entry)
+        for variant in entry.variants:
+            short = variant.rpartition("/")[2]
+            if wanted in (variant.lower(), short.lower()):
+                return ResolvedModel(model=variant, name=short, entry=entry)
     if is_hub_id(name):
         return ResolvedModel(model=name, name=name.partition("/")[2])
     raise _unknown(name, entries)

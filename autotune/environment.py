@@ -4,24 +4,45 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from autotune.errors import ConfigurationError
-from autotune.gpu import Platform, probe_gpus
+from autotune.gpu import Gpus, Platform, probe_gpus
 from autotune.records import Environment, Record
 
 log = logging.getLogger(__name__)
 
 CPUINFO = Path("/proc/cpuinfo")
 TIMEOUT_SECONDS = 60.0
+MODULES = ("aiter", "arctic_inference", "flash_attn", "flashinfer", "triton")
+DISTRIBUTIONS = {  # whose versions are told, and the module of each
+    "aiter": "aiter", "amd-aiter": "aiter", "arctic-inference": "arctic_inference",
+    "flash-attn": "flash_attn", "flashinfer-python": "flashinfer",
+    "pytorch-triton-rocm": "triton", "transformers": "transformers", "triton": "triton",
+    "triton-rocm": "triton",
+}  # fmt: skip
+# What chooses attention kernels and the model runner, or how many threads draft and verify.
+VARIABLES = re.compile(
+    r"VLLM_(USE_V2_MODEL_RUNNER|USE_V1|ATTENTION_BACKEND|ROCM_\w+|USE_AITER\w*|USE_TRITON_\w+"
+    r"|USE_FLASHINFER_\w+|FLASH_ATTN_VERSION|MLA_DISABLE|CPU_OMP_THREADS_BIND)"
+    r"|AITER_\w+|TORCH_BLAS_PREFER_HIPBLASLT|PYTORCH_TUNABLEOP_ENABLED|HSA_OVERRIDE_GFX_VERSION"
+    r"|OMP_NUM_THREADS|NUMBA_NUM_THREADS"
+)
 
 # Runs in the engine's interpreter: metadata and text files only. The folder we happen to be in is
 # taken off the path, so that a source checkout named "vllm" there is not mistaken for the package.
-_PROBE = r"""
+_PROBE = (
+    rf"""
+MODULES, DISTRIBUTIONS = {MODULES}, {tuple(DISTRIBUTIONS)}
+"""
+    + r"""
 import glob, json, os, platform, re, sys, sysconfig
 from importlib import metadata, util
 sys.path[:] = [entry for entry in sys.path if entry]
@@ -63,9 +84,11 @@ print("spectune-probe " + json.dumps({
     "vllm_command": commands[0] if own and commands else None,
     "torch": torch_text.get("__version__") or (torch and torch.version),
     "torch_text": torch_text,
-    "packages": [name for name in ("arctic_inference", "triton") if util.find_spec(name)],
+    "packages": [name for name in MODULES if util.find_spec(name)],
+    "versions": {name: info.version for name in DISTRIBUTIONS if (info := distribution(name))},
 }))
 """
+)
 
 
 class EngineInfo(Record):
@@ -80,6 +103,7 @@ class EngineInfo(Record):
     runtime: str | None = None  # "ROCm 7.2.0", "CUDA 13.0", "CPU"
     torch: str | None = None
     packages: frozenset[str] = frozenset()  # optional modules that are there
+    versions: dict[str, str] = Field(default_factory=dict)  # of the packages beside vLLM
 
 
 def probe_engine(vllm_python: str | None = None) -> EngineInfo:
@@ -146,7 +170,11 @@ def probe_environment(
     for the CPU sees no GPU.
     """
     engine = engine or probe_engine(vllm_python)
-    gpus = None if engine.platform == "cpu" else probe_gpus(engine.platform)
+    return environment_of(engine, None if engine.platform == "cpu" else probe_gpus(engine.platform))
+
+
+def environment_of(engine: EngineInfo, gpus: Gpus | None) -> Environment:
+    """What was found, as the record of a study."""
     return Environment(
         gpu=gpus.name if gpus else None,
         gpu_count=len(gpus.names) if gpus else None,
@@ -156,7 +184,16 @@ def probe_environment(
         torch=engine.torch,
         python=engine.python_version,
         cpu=cpu_name(),
+        gpu_target=gpus.target if gpus else None,
+        gpu_partition=gpus.partition if gpus else None,
+        gpu_power_cap_watts=gpus.power_cap_watts if gpus else None,
+        variables=kernel_variables(),
     )
+
+
+def kernel_variables() -> dict[str, str]:
+    """Of our environment, which the engine inherits: what decides which kernels run."""
+    return {name: os.environ[name] for name in sorted(os.environ) if VARIABLES.fullmatch(name)}
 
 
 def cpu_name() -> str | None:

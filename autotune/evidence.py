@@ -8,7 +8,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from autotune import stats
-from autotune.acceptance_evidence import acceptance_length, acceptance_rates, conditional_rates
+from autotune.acceptance_evidence import (
+    acceptance_length,
+    acceptance_rates,
+    conditional_rates,
+    prompt_drafts,
+)
 from autotune.acceptance_flags import acceptance_flags
 from autotune.knowledge import NOT_TRIED, Key, Knowledge, Load
 from autotune.limits import goodput, share_within
@@ -28,6 +33,7 @@ from autotune.records import (
     Window,
 )
 
+PAIRED = 64  # prompts whose counts a later check is paired by; more would bloat the document
 # mean and sd of ln(speedup) by method, N and load
 Predictions = dict[tuple[str, int, str], tuple[float, float]]
 
@@ -164,6 +170,8 @@ def _measured(evidence: Evidence, key: Key, load: Load) -> CandidateResult:
         baseline_output_tokens_per_second=mean_rate(base),
         speedup=speedup,
         **_acceptance(knowledge, key, load, windows),
+        blocks=len(confirmation.log_ratios[load]) if confirmation is not None else None,
+        prompts=prompt_drafts(windows)[:PAIRED] if confirmation is not None else (),
         **steps,
         **_latencies(windows),
         **_limit_figures(evidence.plan.settings.limits, windows),

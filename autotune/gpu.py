@@ -5,144 +5,100 @@ Tools that are missing, hang or print something unexpected yield None and a log 
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import re
 import shutil
-import subprocess
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable
 
-from autotune.records import Record
+from autotune import gpu_amd, gpu_kfd, gpu_nvidia
+from autotune.gpu_tools import GpuDevice, Gpus, Platform, run_tool
+
+__all__ = ["VISIBLE", "GpuDevice", "Gpus", "Platform", "probe_gpus"]
 
 log = logging.getLogger(__name__)
 
-Platform = Literal["cpu", "rocm", "cuda"]
-TIMEOUT_SECONDS = 20.0
 VISIBLE = {
     "rocm": ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
     "cuda": ("CUDA_VISIBLE_DEVICES",),
 }
 
 
-class Gpus(Record):
-    """The GPUs an engine can see, in the tool's order."""
-
-    names: tuple[str, ...]
-    driver: str | None = None
-
-    @property
-    def name(self) -> str | None:
-        """One name if they are alike, else all of them."""
-        return " + ".join(dict.fromkeys(self.names)) or None
-
-
-def probe_gpus(platform: Platform | None) -> Gpus | None:
+def probe_gpus(platform: Platform | None, *, now: bool = False) -> Gpus | None:
     """The visible GPUs. `platform` is the engine's; None asks the tools of every vendor.
 
-    None: no GPU for this engine, or no tool could tell.
+    Without a tool, AMD's are known from the kernel. None: no GPU for this engine, or nothing could
+    tell. With `now`, also what changes from moment to moment: memory used, clocks, temperature (two
+    more calls of amd-smi).
     """
     for owner, command, parse in TOOLS:
-        if platform not in (None, owner) or not (tool := shutil.which(command[0])):
+        if platform not in (None, owner) or not (output := _ask(command)):
             continue
-        output = _run([tool, *command[1:]])
-        found = parse(output) if output else None
-        if found:
-            return _visible(found, VISIBLE[owner])
-        if output:
-            log.warning("%s printed nothing usable: %.200s", command[0], output)
-    return None
+        if found := parse(output):
+            named = _targeted(found.model_copy(update={"platform": owner}))
+            return _visible(_completed(named, command, now), owner)
+        log.warning("%s printed nothing usable: %.200s", command[0], output)
+    kernels = gpu_kfd.probe_kfd() if platform in (None, "rocm") else None
+    return kernels and _visible(kernels, "rocm")
 
 
-def _run(command: list[str]) -> str | None:
-    try:
-        done = subprocess.run(
-            command, capture_output=True, timeout=TIMEOUT_SECONDS, check=False, text=True,
-            errors="replace", stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        log.warning("%s: %s", command[0], error)
-        return None
-    if done.returncode:
-        log.warning("%s ended with %d: %.200s", command[0], done.returncode, done.stderr)
-    return done.stdout
+def _ask(command: tuple[str, ...]) -> str | None:
+    tool = shutil.which(command[0])
+    return run_tool([tool, *command[1:]]) if tool else None
 
 
-def _visible(gpus: Gpus, variables: tuple[str, ...]) -> Gpus:
-    """Apply the first *_VISIBLE_DEVICES that is set; entries may be numbers or UUIDs."""
-    value = next((os.environ[name] for name in variables if name in os.environ), None)
-    if value is None:
+def _targeted(gpus: Gpus) -> Gpus:
+    """rocm-smi before 6.0 names no target; the kernel's driver does."""
+    if gpus.platform != "rocm" or gpus.target:
         return gpus
+    kernels = gpu_kfd.probe_kfd()
+    if kernels is None or len(kernels.devices) != len(gpus.devices):
+        return gpus
+    pairs = zip(gpus.devices, kernels.devices, strict=True)
+    devices = (own.model_copy(update={"target": other.target}) for own, other in pairs)
+    return gpus.model_copy(update={"devices": tuple(devices)})
+
+
+def _completed(gpus: Gpus, command: tuple[str, ...], now: bool) -> Gpus:
+    """What a second question adds: a MIG GPU's instances, an AMD GPU's present state."""
+    if command[0] == "nvidia-smi" and gpu_nvidia.mig_enabled(gpus):
+        return gpu_nvidia.with_instances(gpus, _ask(gpu_nvidia.LIST))
+    if command != gpu_amd.STATIC or not now:
+        return gpus
+    runtime = gpu_amd.parse_version(_ask(gpu_amd.VERSION) or "")
+    gpus = gpus.model_copy(update={"runtime": runtime})
+    states = gpu_amd.parse_metric(_ask(gpu_amd.METRIC) or "")
+    if len(states) != len(gpus.devices):
+        log.warning("amd-smi metric tells of %d of %d GPUs", len(states), len(gpus.devices))
+        return gpus
+    devices = (d.model_copy(update=s) for d, s in zip(gpus.devices, states, strict=True))
+    return gpus.model_copy(update={"devices": tuple(devices)})
+
+
+def _visible(gpus: Gpus, owner: Platform) -> Gpus:
+    """Apply the first *_VISIBLE_DEVICES that is set; entries may be numbers or UUIDs.
+
+    Without one, a process that uses MIG sees a single instance (CUDA's rule).
+    """
+    devices = gpus.devices
+    value = next((os.environ[name] for name in VISIBLE[owner] if name in os.environ), None)
+    if value is None:
+        instances = [d for d in devices if (d.partition or "").startswith("MIG ")]
+        return gpus.model_copy(update={"devices": tuple(instances[:1])}) if instances else gpus
     entries = [entry.strip() for entry in value.split(",") if entry.strip()]
-    if all(entry.isdigit() and int(entry) < len(gpus.names) for entry in entries):
-        names = tuple(gpus.names[int(entry)] for entry in entries)
+    named = [next((d for d in devices if (d.uuid or "").startswith(e)), None) for e in entries]
+    if all(entry.isdecimal() and int(entry) < len(devices) for entry in entries):
+        chosen = tuple(devices[int(entry)] for entry in entries)
+    elif all(named):
+        chosen = tuple(device for device in named if device)
     else:
-        names = gpus.names[: len(entries)]
-    return gpus.model_copy(update={"names": names})
-
-
-def _json(text: str) -> Any:
-    """The JSON value in a tool's output; tools print banners and warnings around it."""
-    for start in re.finditer(r"[\[{]", text):
-        try:
-            return json.JSONDecoder().raw_decode(text, start.start())[0]
-        except ValueError:
-            continue
-    return None
-
-
-def _said(value: Any) -> str | None:
-    text = value.strip() if isinstance(value, str) else ""
-    return None if text.upper() in {"", "N/A", "NA", "NONE", "UNKNOWN"} else text
-
-
-def _object(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def parse_amd_smi(text: str) -> Gpus | None:
-    """`amd-smi static --asic --driver --json`: a list of GPUs, since ROCm 7 under "gpu_data"."""
-    data = _json(text)
-    if isinstance(data, dict):
-        data = data.get("gpu_data", [data])
-    cards = [_object(card) for card in data] if isinstance(data, list) else []
-    names = [
-        _said(asic.get("market_name")) or _said(asic.get("target_graphics_version"))
-        for asic in (_object(card.get("asic")) for card in cards)
-    ]
-    drivers = (_said(_object(card.get("driver")).get("version")) for card in cards)
-    return _gpus(names, next(filter(None, drivers), None))
-
-
-def parse_rocm_smi(text: str) -> Gpus | None:
-    """`rocm-smi --showproductname --showdriverversion --json`: {"card0": {...}, "system": ...}."""
-    cards = {key: _object(value) for key, value in _object(_json(text)).items()}
-    lowered = [
-        {key.lower(): value for key, value in card.items()}
-        for name, card in cards.items()
-        if re.fullmatch(r"card\d+", name)
-    ]
-    keys = ("card series", "market name", "product name", "card model", "gfx version")
-    names = [next(filter(None, (_said(card.get(key)) for key in keys)), None) for card in lowered]
-    return _gpus(names, _said(cards.get("system", {}).get("Driver version")))
-
-
-def parse_nvidia_smi(text: str) -> Gpus | None:
-    """`nvidia-smi --query-gpu=name,driver_version --format=csv,noheader`: one line a GPU."""
-    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
-    rows = [row for row in rows if len(row) == 2 and re.match(r"\d+(\.\d+)+$", row[1])]
-    return _gpus([row[0] or None for row in rows], rows[0][1] if rows else None)
-
-
-def _gpus(names: list[str | None], driver: str | None) -> Gpus | None:
-    found = tuple(name for name in names if name)
-    return Gpus(names=found, driver=driver) if found else None
+        chosen = devices[: len(entries)]
+    return gpus.model_copy(update={"devices": chosen})
 
 
 TOOLS: tuple[tuple[Platform, tuple[str, ...], Callable[[str], Gpus | None]], ...] = (
-    ("rocm", ("amd-smi", "static", "--asic", "--driver", "--json"), parse_amd_smi),
-    ("rocm", ("rocm-smi", "--showproductname", "--showdriverversion", "--json"), parse_rocm_smi),
-    ("cuda", ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"),
-     parse_nvidia_smi),
+    ("rocm", gpu_amd.STATIC, gpu_amd.parse_static),
+    ("rocm", gpu_amd.ROCM_SMI, gpu_amd.parse_rocm_smi),
+    ("rocm", gpu_amd.ROCM_SMI_OLD, gpu_amd.parse_rocm_smi),
+    ("cuda", gpu_nvidia.query(gpu_nvidia.FIELDS), gpu_nvidia.parse_query),
+    ("cuda", gpu_nvidia.query(gpu_nvidia.OLD_FIELDS), gpu_nvidia.parse_query),
 )  # fmt: skip

@@ -22,8 +22,18 @@ log = logging.getLogger(__name__)
 # assumes one module where none is named (vllm/config/speculative.py, hf_config_override).
 MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 MTP_ONE = {"dots3_note", "longcat_flash", "step3p5", "step3p7", "mimo_v2_mtp"}
-# Parts of an architecture's name that tell what kind of drafter it is; first match wins.
-KINDS = ("dspark", "dflash", "peagle", "eagle3", "eagle", "medusa")
+# What tells the kind of a drafter: parts of its architecture's name, first match wins (names that
+# vLLM 0.32 registers for drafters, model_executor/models/registry.py), else its model_type.
+KINDS = {
+    "dspark": "dspark", "dflash": "dflash", "lilicorr": "dflash", "museglimmer": "dflash",
+    "peagle": "peagle", "eagle3": "eagle3", "eagle": "eagle", "medusa": "medusa",
+    "mlpspeculator": "mlp_speculator", "gemma4mtp": "gemma4_mtp", "mtp": "mtp",
+}  # fmt: skip
+TYPES = {
+    "gemma4_assistant": "gemma4_mtp", "gemma4_unified_assistant": "gemma4_mtp",
+    "gemma4_mtp": "gemma4_mtp", "medusa": "medusa", "mlp_speculator": "mlp_speculator",
+    "eagle": "eagle",
+}  # fmt: skip
 
 
 class ModelFacts(Record):
@@ -36,10 +46,17 @@ class ModelFacts(Record):
     n_predict: int | None = None  # multi-token-prediction modules
     block_size: int | None = None  # DFlash, DSpark: the block the drafter was trained with
     sample_from_anchor: bool | None = None  # the anchor's slot predicts a token too
+    dspark_key: bool = False  # has a dspark_block_size, as DeepSeek's own checkpoints do
     dspark_inside: bool = False  # the target's own checkpoint carries DSpark stages
     speculators_type: str | None = None  # `speculators_model_type`
     speculative_tokens: int | None = None  # of speculators_config's first proposal method
+    verifier: str | None = None  # of speculators_config: the model it was made for
     parallel_token: bool = False  # a mask token for parallel drafting is named
+    draft_vocab_size: int | None = None  # EAGLE-3 and later heads: their own, smaller vocabulary
+    eagle3_keys: bool = False  # names layers of the target to read: an EAGLE-3 head
+    dflash_keys: bool = False  # has a dflash_config
+    layers: int | None = None  # num_hidden_layers
+    quantization: str | None = None  # method of quantization_config
     num_heads: int | None = None  # Medusa heads
     vocab_size: int | None = None
     hidden_size: int | None = None
@@ -56,7 +73,19 @@ class ModelFacts(Record):
         if self.speculators_type:
             return self.speculators_type
         names = " ".join(self.architectures).lower()
-        return next((kind for kind in KINDS if kind in names), None)
+        by_name = next((kind for part, kind in KINDS.items() if part in names), None)
+        by_type = TYPES.get(self.model_type or "") or (
+            "mtp" if (self.model_type or "").endswith("_mtp") else None
+        )
+        if by_name or by_type:
+            return by_name or by_type
+        if self.dflash_keys:
+            return "dflash"
+        # some EAGLE-3 heads keep the plain architecture, as vLLM's EAGLEConfig allows
+        if self.draft_vocab_size or self.eagle3_keys:
+            return "eagle3"
+        headless = not self.architectures and not self.model_type  # early Medusa checkpoints
+        return "medusa" if self.num_heads and headless else None
 
 
 def read_facts(model: str) -> ModelFacts:
@@ -101,13 +130,20 @@ def parse_config(config: Mapping[str, Any], source: str, path: Path) -> ModelFac
         # vLLM's own order: dflash_config before eagle_config before the top level
         block_size=read.integer((flash, eagle, config), "block_size", "dspark_block_size"),
         sample_from_anchor=None if anchor is None else bool(anchor),
+        dspark_key=_first(main, "dspark_block_size") is not None,
         dspark_inside=(model_type or "").startswith("deepseek_v4")
         and _first(main, "dspark_block_size") is not None,
         speculators_type=kind,
         speculative_tokens=_speculative_tokens(read),
+        verifier=_verifier(read),
         parallel_token=_first((flash,), "mask_token_id") is not None
         or _first((config,), *_PARALLEL_TOKENS) is not None,
-        num_heads=read.integer((config,), "num_heads", "medusa_num_heads"),
+        draft_vocab_size=read.integer((config,), "draft_vocab_size"),
+        eagle3_keys=bool(eagle) or config.get("eagle_aux_hidden_state_layer_ids") is not None,
+        dflash_keys=bool(flash),
+        layers=read.integer(main, "num_hidden_layers"),
+        quantization=_quantization(read),
+        num_heads=read.integer((config,), "medusa_num_heads", "num_heads"),
         vocab_size=read.integer(main, "vocab_size"),
         hidden_size=read.integer(main, "hidden_size"),
         target_hidden_size=read.integer((config,), "target_hidden_size", "backbone_hidden_size"),
@@ -131,10 +167,24 @@ def _n_predict(read: _Reader, model_type: str | None) -> int | None:
     return 1 if assistant else found
 
 
+def _quantization(read: _Reader) -> str | None:
+    """quant_method of quantization_config, wherever the family keeps it."""
+    sections = (read.config, read.section("text_config"))
+    found = next((s["quantization_config"] for s in sections if s.get("quantization_config")), None)
+    method = found.get("quant_method") if isinstance(found, dict) else None
+    return method if isinstance(method, str) else None
+
+
 def _speculative_tokens(read: _Reader) -> int | None:
     methods = read.section("speculators_config").get("proposal_methods")
     first = methods[0] if isinstance(methods, list) and methods else None
     return read.integer((first,), "speculative_tokens") if isinstance(first, dict) else None
+
+
+def _verifier(read: _Reader) -> str | None:
+    verifier = read.section("speculators_config").get("verifier")
+    name = verifier.get("name_or_path") if isinstance(verifier, dict) else None
+    return name if isinstance(name, str) and name else None
 
 
 def _first(sections: tuple[Mapping[str, Any], ...], *keys: str) -> Any:

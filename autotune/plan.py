@@ -6,13 +6,18 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-from autotune.candidates import build_spaces, parse_drafters, parse_lengths, parse_methods
+from autotune.candidates import build_spaces
 from autotune.catalog import resolve_model
 from autotune.comparison import require_sampler
-from autotune.engines import Engine, Offer
-from autotune.environment import probe_engine, probe_environment
+from autotune.discover import with_discovered
+from autotune.engines import Engine, Offer, Progress
+from autotune.environment import EngineInfo, probe_engine, probe_environment
 from autotune.errors import ConfigurationError
+from autotune.faults import with_fault_warnings
+from autotune.gpu import probe_gpus
 from autotune.limits import parse_goodput
+from autotune.preflight import preflight
+from autotune.preflight_vllm import Asked
 from autotune.priors import prior
 from autotune.records import (
     Message,
@@ -27,7 +32,9 @@ from autotune.records import (
     Target,
     Workload,
 )
+from autotune.speculative_options import parse_options
 from autotune.variables import engine_variables
+from autotune.wanted import parse_drafters, parse_lengths, parse_methods
 from autotune.workload import held_out_warning, load_workload, workload_warnings
 
 Effort = Literal["fast", "default", "rigorous"]
@@ -54,6 +61,8 @@ class Request(Record):
     engine_args: tuple[str, ...] = ()
     methods: str | None = None
     drafters: tuple[str, ...] = ()
+    speculative_options: tuple[str, ...] = ()
+    discover: bool = False
     num_speculative_tokens: str | None = None
     max_concurrency: str | None = None
     num_prompts: int | None = None
@@ -71,13 +80,23 @@ class Request(Record):
     max_candidates: int | None = None
     vllm_python: str | None = None
     catalog: str | None = None
+    preflight: bool = True
 
 
-def make_plan(request: Request, engine: Engine) -> Plan:
-    """Raises ConfigurationError for everything that the user can mend."""
+def make_plan(request: Request, engine: Engine, progress: Progress = lambda _: None) -> Plan:
+    """Raises ConfigurationError for everything that the user can mend.
+
+    On a vLLM engine the candidates go through the preflight: what cannot work is skipped.
+    """
     offer = engine.offer()
-    plan = _closed_plan(request, engine, offer) if offer else _open_plan(request, engine)
+    plan = _closed_plan(request, engine, offer) if offer else _open_plan(request, engine, progress)
     return with_priors(plan)
+
+
+def _named(request: Request) -> frozenset[str]:
+    """Methods that the user wants by name: refusing one of them is an error, not a skip."""
+    methods = parse_methods(request.methods) if request.methods else []
+    return frozenset((*methods, *parse_drafters(request.drafters)))
 
 
 def with_priors(plan: Plan, known: Mapping[str, Prior] | None = None) -> Plan:
@@ -86,13 +105,14 @@ def with_priors(plan: Plan, known: Mapping[str, Prior] | None = None) -> Plan:
     return plan.model_copy(update={"spaces": tuple(spaces)})
 
 
-def _open_plan(request: Request, engine: Engine) -> Plan:
+def _open_plan(request: Request, engine: Engine, progress: Progress) -> Plan:
     """A real engine: model and workload are the user's, candidates come from the catalogue."""
     if request.model is None:
         raise ConfigurationError("no model was given", hint="--model NAME_OR_PATH")
     if request.workload is None:
         raise ConfigurationError("no workload was given", hint="--workload math, or a JSONL file")
     model = resolve_model(request.model, request.catalog)
+    model, discovered = with_discovered(model) if request.discover else (model, ())
     workload = load_workload(
         request.workload,
         num_prompts=request.num_prompts,
@@ -108,11 +128,12 @@ def _open_plan(request: Request, engine: Engine) -> Plan:
         drafters=parse_drafters(request.drafters),
         lengths=_lengths(request),
         environment=info,
+        options=parse_options(request.speculative_options),
     )
     loads = parse_concurrency(request.max_concurrency) or DEFAULT_CONCURRENCY
     settings = make_settings(request, repeats=True, outputs=True)
     shared = held_out_warning(workload, loads, settings.confirm_blocks, settings.prompts_per_block)
-    return Plan(
+    plan = Plan(
         engine=engine.name,
         target=Target(model=model.model, engine_args=request.engine_args),
         workload=workload,
@@ -123,8 +144,25 @@ def _open_plan(request: Request, engine: Engine) -> Plan:
         environment=probe_environment(engine=info),
         engine_options=engine.identity(),
         variables=engine_variables(info),
-        warnings=(*warnings, *workload_warnings(workload), *shared),
+        warnings=(*discovered, *warnings, *workload_warnings(workload), *shared),
     )
+    plan = with_fault_warnings(plan, info)
+    if not (request.preflight and isinstance(engine, Asked)):
+        return plan
+    plan = preflight(
+        plan, engine, info, named=_named(request), progress=progress,
+        device_bytes=_device_bytes(info),
+    )  # fmt: skip
+    _need_some(plan.spaces, plan.skipped)
+    return plan
+
+
+def _device_bytes(info: EngineInfo) -> int | None:
+    """Memory of the smallest GPU that the engine can see; None: not known."""
+    gpus = None if info.platform == "cpu" else probe_gpus(info.platform)
+    sizes = gpus.memory_bytes if gpus else ()
+    known = [size for size in sizes if size is not None]
+    return min(known) if known and len(known) == len(sizes) else None
 
 
 def _closed_plan(request: Request, engine: Engine, offer: Offer) -> Plan:

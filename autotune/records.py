@@ -158,7 +158,7 @@ class Skipped(Record):
 
 
 class Environment(Record):
-    """What must be equal for two measurements to be compared."""
+    """The machine and the engine's software, as far as they decide how fast a measurement is."""
 
     gpu: str | None = None
     gpu_count: int | None = None
@@ -168,10 +168,24 @@ class Environment(Record):
     torch: str | None = None
     python: str | None = None
     cpu: str | None = None
+    gpu_target: str | None = None  # "gfx942", "sm_90"; follows from the GPU, so no identity
+    gpu_partition: str | None = None  # "SPX/NPS1", "MIG 3g.20gb"
+    gpu_power_cap_watts: float | None = None  # the lowest of the GPUs
+    variables: dict[str, str] = Field(default_factory=dict)  # that choose kernels and the runner
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What must be equal for two measurements to be compared.
+
+        What was added later and is not known is left out, so that studies from before keep theirs.
+        """
+        content = self.model_dump(mode="json", exclude={"gpu_target"})
+        added = ("gpu_partition", "gpu_power_cap_watts", "variables")
+        return {k: v for k, v in content.items() if k not in added or v not in (None, {})}
 
     @property
     def sha256(self) -> str:
-        return digest(self.model_dump(mode="json"))
+        return digest(self.identity)
 
 
 class Limits(Record):
@@ -236,6 +250,7 @@ class Plan(Record):
             space.pop("next_length")  # what could be tried beside them changes nothing
         content["settings"].pop("budget_seconds")
         content["settings"].pop("max_candidates")
+        content["environment"] = self.environment.identity
         return digest({**content, "workload": self.workload.sha256})
 
 
@@ -475,6 +490,14 @@ class Status(StrEnum):
     SKIPPED = "skipped"
 
 
+class PromptDrafts(Record):
+    """Drafts of one prompt's answers, summed: what two measurements can be paired by."""
+
+    prompt_id: str
+    num_drafts: int = Field(ge=1)
+    accepted_per_pos: tuple[int, ...]
+
+
 class CandidateResult(Record):
     method: str
     num_speculative_tokens: int | None
@@ -498,6 +521,8 @@ class CandidateResult(Record):
     share_within_limits: float | None = None  # of requests; None without limits
     goodput_requests_per_second: float | None = None  # requests within the limits, as vLLM counts
     flags: tuple[str, ...] = ()  # what to know about the acceptance figures: acceptance_flags.py
+    blocks: int | None = None  # pairs behind a confirmed speed-up: its interval is Student's t
+    prompts: tuple[PromptDrafts, ...] = ()  # of a confirmed one: a later check is paired by them
     error: str | None = None
     reason: str | None = None
 
@@ -643,3 +668,110 @@ class Recommendation(Record):
             return None
         engine_args, _ = served_engine_args(self)
         return shlex.join(["vllm", "serve", self.model, *engine_args, *self.vllm_serve_args])
+
+
+# ------------------------------------------------------------------------------ what is checked
+
+CheckWord = Literal["regression", "improvement", "no difference", "inconclusive"]
+
+
+class Figure(Record):
+    """One figure and its standard error: of ln(value), for rates of the value itself."""
+
+    value: float
+    sd: float = Field(ge=0)
+    freedom: float | None = None  # degrees of freedom of `sd`; None: taken as known
+    assumed: bool = False  # the source carries no spread, the field's noise stands for it
+    count: int | None = None  # independent units behind it
+
+
+class CheckRow(Record):
+    """One configuration at one load, with whatever its source says."""
+
+    concurrency: int | None
+    method: str
+    num_speculative_tokens: int
+    chosen: bool = False  # the source's choice for this load
+    speedup: Figure | None = None
+    throughput: Figure | None = None
+    acceptance_length: Figure | None = None
+    position_rates: tuple[Figure, ...] = ()
+    latencies: dict[str, Figure] = Field(default_factory=dict)  # "tpot_p50": seconds, ...
+    prompts: tuple[PromptDrafts, ...] = ()
+    greedy: GreedyCheck | None = None
+
+    @property
+    def key(self) -> tuple[str, int, int | None]:
+        return self.method, self.num_speculative_tokens, self.concurrency
+
+
+class CheckSide(Record):
+    """One of the two things that are compared. None: the source does not say."""
+
+    source: str  # file, study or "measured now"
+    kind: Literal["recommendation", "recording", "study", "check", "measurement"]
+    model: str
+    workload: str
+    workload_sha256: str | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    num_prompts: int | None = None
+    engine: str | None = None
+    environment: dict[str, Any] = Field(default_factory=dict)
+    engine_args: tuple[str, ...] | None = None
+    speculative_config: dict[str, Any] | None = None
+    method: str
+    num_speculative_tokens: int
+    rows: tuple[CheckRow, ...]
+    per_load: bool  # the chosen rows are each load's own choice; else one choice for all loads
+    faults: tuple[str, ...] = ()  # why it must not be a golden value
+
+
+class Difference(Record):
+    """A field in which two sides differ; `refused`: they may not be compared because of it."""
+
+    field: str
+    reference: str
+    measured: str
+    refused: bool
+
+
+class Verdict(Record):
+    """One metric at one load. Changes are relative (rates, greedy: absolute), worse is negative."""
+
+    metric: str
+    concurrency: int | None
+    all_loads: bool = False
+    subject: str  # "eagle3 N=5"
+    word: CheckWord
+    reference: float | None
+    measured: float | None
+    change: float | None
+    low: float | None  # of the change, at 95 %
+    high: float | None
+    margin: float
+    p_worse: float | None  # corrected for the number of verdicts
+    p_better: float | None
+    gates: bool  # while a loss beyond the margin is not ruled out, the whole check is inconclusive
+    ruled_out: bool  # a loss beyond the margin is
+    assumed: bool  # the test rests on assumed noise
+    note: str = ""
+
+
+class CheckReport(Record):
+    """The document `spectune.check/1`."""
+
+    schema_: Literal["spectune.check/1"] = Field(default="spectune.check/1", alias="schema")
+    model_config = ConfigDict(populate_by_name=True)
+    created_at: str
+    outcome: Literal["no regression", "regression", "inconclusive", "not comparable"]
+    exit_code: int
+    summary: str
+    reference: CheckSide
+    measured: CheckSide | None  # None: refused before anything was measured
+    verdicts: tuple[Verdict, ...] = ()
+    differences: tuple[Difference, ...] = ()
+    warnings: tuple[str, ...] = ()
+    repeats: int | None = None  # pairs of windows per load that were measured
+    repeats_needed: int | None = None  # that would settle it; None: settled, or none would
+    cost: Cost | None = None

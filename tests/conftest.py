@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -11,6 +12,19 @@ from hypothesis import settings
 pytest.register_assert_rewrite("engine_contract")
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
+# Its side process imports vLLM, which takes seconds: tests of the preflight ask for it.
+os.environ.setdefault("SPECTUNE_PREFLIGHT", "0")
+
+
+def pytest_configure():
+    """A suite started in the background ignores Ctrl-C, and so would every process it starts.
+
+    A handler, unlike SIG_IGN, is not inherited by a program that is started.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 @contextlib.contextmanager

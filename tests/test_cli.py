@@ -48,6 +48,7 @@ def spectune(tmp_path, monkeypatch, capsys, empty):
     shutil.copy(empty, tmp_path / "studies/spectune.db")
     for name in [name for name in os.environ if name.startswith("SPECTUNE_")]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("SPECTUNE_PREFLIGHT", "0")  # else a dry run imports vLLM
     handlers = [signal.getsignal(number) for number in SIGNALS]
     capsys.readouterr()
 

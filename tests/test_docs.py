@@ -32,7 +32,15 @@ def generated(generate):
     return generate.documents()
 
 
-NAMES = ("cli.md", "recommendation.schema.json", "recording.schema.json")
+NAMES = (
+    "check.schema.json",
+    "cli.md",
+    "doctor.md",
+    "methods.md",
+    "models.md",
+    "recommendation.schema.json",
+    "recording.schema.json",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import os
+import sqlite3
 import sys
 from pathlib import Path
 
 import pytest
+from tuner_samples import plan_of
 
-from autotune import environment, gpu
-from autotune.environment import EngineInfo, cpu_name, probe_engine, probe_environment
+from autotune import environment, gpu, gpu_kfd, gpu_tools
+from autotune.environment import (
+    EngineInfo,
+    cpu_name,
+    kernel_variables,
+    probe_engine,
+    probe_environment,
+)
 from autotune.errors import ConfigurationError
-from autotune.gpu import parse_amd_smi, parse_nvidia_smi, parse_rocm_smi, probe_gpus
+from autotune.gpu import probe_gpus
+from autotune.gpu_amd import parse_rocm_smi
+from autotune.gpu_amd import parse_static as parse_amd_smi
+from autotune.gpu_nvidia import parse_query as parse_nvidia_smi
+from autotune.records import Environment
+from autotune.store import load_study, open_study
 
 # Made by the documented formats of the tools, shortened.
 AMD_SMI = {
@@ -37,6 +52,7 @@ GARBAGE = ["", "not json", "{", "[]", "{}", "null", "7", '["x"]', '{"gpu_data": 
 def bare_machine(monkeypatch, tmp_path):
     """No GPU tool of this machine is found, no device variable is set."""
     (tmp_path / "tools").mkdir()
+    monkeypatch.setattr(gpu_kfd, "NODES", tmp_path / "no-kfd")
     monkeypatch.setenv("PATH", str(tmp_path / "tools"))
     for names in gpu.VISIBLE.values():
         for name in names:
@@ -49,6 +65,10 @@ def script(path: Path, body: str) -> str:
     path.write_text(f"#!/bin/sh\n{body}\n")
     path.chmod(0o755)
     return str(path)
+
+
+def named(*names: str) -> gpu.Gpus:
+    return gpu.Gpus(devices=tuple(gpu.GpuDevice(name=name) for name in names))
 
 
 def tool(folder: Path, name: str, output: str, status: int = 0) -> None:
@@ -75,7 +95,8 @@ def test_amd_smi(text):
 
 def test_amd_smi_without_a_market_name():
     card = {"asic": {"market_name": "N/A", "target_graphics_version": "gfx950"}, "driver": "N/A"}
-    assert parse_amd_smi(json.dumps(card)) == gpu.Gpus(names=("gfx950",))
+    device = gpu.GpuDevice(name="gfx950", target="gfx950")
+    assert parse_amd_smi(json.dumps(card)) == gpu.Gpus(devices=(device,))
 
 
 def test_rocm_smi():
@@ -115,7 +136,7 @@ def test_tools_are_asked_in_turn(bare_machine, caplog):
 
 
 def test_a_tool_that_hangs(bare_machine, monkeypatch):
-    monkeypatch.setattr(gpu, "TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(gpu_tools, "TIMEOUT_SECONDS", 0.2)
     script(bare_machine / "nvidia-smi", "exec /bin/sleep 30")
     assert probe_gpus("cuda") is None
 
@@ -143,7 +164,7 @@ def test_only_visible_gpus_count(bare_machine, monkeypatch, variable, value, nam
 
 
 def test_unlike_gpus_are_all_named():
-    assert gpu.Gpus(names=("A", "B", "A")).name == "A + B"
+    assert named("A", "B", "A").name == "A + B"
 
 
 # -------------------------------------------------------------------------------- interpreter
@@ -273,6 +294,110 @@ def test_a_cpu_engine_sees_no_gpu(bare_machine):
     tool(bare_machine, "nvidia-smi", NVIDIA_SMI)
     found = probe_environment(engine=EngineInfo(python="p", platform="cpu", runtime="CPU"))
     assert (found.gpu, found.gpu_count, found.runtime) == (None, None, "CPU")
+
+
+def engine_of(**facts):
+    return EngineInfo(python="p", vllm="0.32.0", platform="rocm", runtime="ROCm 7.2.0", **facts)
+
+
+def card(watts=750, mode="SPX", **more):
+    return {
+        **AMD_SMI,
+        "partition": {"accelerator_partition": mode, "memory_partition": "NPS1"},
+        "limit": {"ppt0": {"socket_power_limit": {"value": watts, "unit": "W"}}},
+        **more,
+    }
+
+
+@pytest.fixture
+def identity(bare_machine, monkeypatch):
+    """The hash of a machine's environment: which figures may be compared."""
+    for name in list(os.environ):
+        if environment.VARIABLES.fullmatch(name):
+            monkeypatch.delenv(name)
+
+    def of(*cards, **variables):
+        tool(bare_machine, "amd-smi", json.dumps({"gpu_data": cards}))
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            return probe_environment(engine=engine_of()).sha256
+
+    return of
+
+
+def test_what_makes_another_machine(identity):
+    """Partition mode, power cap, and what chooses kernels or the runner."""
+    usual = identity(card())
+    assert usual == identity(card())
+    others = {
+        identity(card(mode="CPX")),
+        identity(card(watts=600)),
+        identity(card(), VLLM_ROCM_USE_AITER="1"),
+        identity(card(), VLLM_ROCM_USE_AITER="0"),
+        identity(card(), VLLM_USE_V2_MODEL_RUNNER="0"),
+        identity(card(), VLLM_ATTENTION_BACKEND="ROCM_AITER_FA"),
+        identity(card(), OMP_NUM_THREADS="1"),
+    }
+    assert len(others | {usual}) == 8
+
+
+def test_what_does_not(identity):
+    """Memory in use, clocks, heat and variables of no consequence; the target follows the GPU."""
+    usual = identity(card())
+    assert usual == identity(card(mem_usage={"used_vram": 5}, temperature={"hotspot": 90}))
+    assert usual == identity(card(), HF_HOME="/data", VLLM_LOGGING_LEVEL="DEBUG", LANG="C")
+    nameless = {**AMD_SMI["asic"], "target_graphics_version": "N/A"}
+    assert usual == identity(card(asic=nameless))
+
+
+def test_variables_hold_no_secrets(monkeypatch):
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    assert "secret" not in kernel_variables().values()
+
+
+def test_studies_from_before_keep_their_identity():
+    """The hashes were computed with the version before partition, cap and variables were known."""
+    old = {
+        "gpu": "Acme G1", "gpu_count": 2, "runtime": None, "driver": None, "vllm": "0.32.0",
+        "torch": None, "python": None, "cpu": None,
+    }  # fmt: skip
+    read = Environment.model_validate_json(json.dumps(old))
+    assert read.sha256 == hashlib.sha256(
+        json.dumps(old, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()  # fmt: skip
+    assert (read.gpu_target, read.variables) == (None, {})
+
+
+def test_a_plan_from_before_resumes():
+    """Its hash, taken with the version before: a study is found again by it."""
+    plan = plan_of(mtp=[1, 2], ngram=[3])
+    plan = plan.model_copy(update={"environment": Environment(cpu="Acme C1", vllm="0.32.0")})
+    assert plan.sha256 == "d2cc549652565f037eabe074359d33e87849cfed45da8b91030589adafeba59c"
+    known = plan.environment.model_copy(update={"gpu_target": "gfx942"})
+    assert plan.model_copy(update={"environment": known}).sha256 == plan.sha256
+    capped = plan.environment.model_copy(update={"gpu_power_cap_watts": 600.0})
+    assert plan.model_copy(update={"environment": capped}).sha256 != plan.sha256
+
+
+def test_a_stored_study_from_before_goes_on(tmp_path):
+    """A database whose plan was written without the later keys: found, read, the same study."""
+    url = f"sqlite:///{tmp_path}/study.db"
+    known = Environment(cpu="Acme C1", vllm="0.32.0", gpu="Acme G1", gpu_target="gfx942")
+    plan = plan_of(mtp=[1, 2]).model_copy(update={"environment": known})
+    with open_study(url, plan) as study:
+        name = study.id
+    with contextlib.closing(sqlite3.connect(tmp_path / "study.db")) as database, database:
+        (text,) = database.execute("select plan from spectune_study").fetchone()
+        old = json.loads(text)
+        for key in ("gpu_target", "gpu_partition", "gpu_power_cap_watts", "variables"):
+            del old["environment"][key]
+        database.execute("update spectune_study set plan = ?", (json.dumps(old),))
+    assert load_study(url, name).plan.environment.gpu_target is None
+    with open_study(url, plan) as again:
+        assert again.id == name
+    assert load_study(url, name).plan.environment.gpu_target == "gfx942"
 
 
 def test_cpu_name(tmp_path, monkeypatch):

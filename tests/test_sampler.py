@@ -19,7 +19,8 @@ from tuner_samples import PUBLISHED, Told, knows, plan_of, simulate, window
 from autotune.errors import SamplerError
 from autotune.priors import table
 from autotune.records import MethodSpace, Prior
-from autotune.sampler import PROPOSAL, SpectuneSampler, as_spaces
+from autotune.sampler import PROPOSAL, SpectuneSampler
+from autotune.sampler_inputs import as_spaces
 from autotune.search import Prices, Search, candidate_of, is_suggested, suggest
 from autotune.trials import TrialKnowledge
 

@@ -18,7 +18,8 @@ from autotune.cli.workloads import command
 from autotune.errors import ConfigurationError
 from autotune.prompts import parse_jsonl
 from autotune.records import BlockRole, Message, Prompt, Workload
-from autotune.workload import known_workloads, load_workload, make_block, workload_warnings
+from autotune.workload import load_workload, make_block, workload_warnings
+from autotune.workload_sources import known_workloads
 
 PRESETS = {"math": 384, "code": 384, "chat": 256, "summarize": 160, "extract": 128}
 

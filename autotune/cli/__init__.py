@@ -17,11 +17,14 @@ from autotune.errors import ConfigurationError, EngineError, SpectuneError
 
 VERBS = {
     "run": "Tune method and N for a model and a workload.",
+    "check": "Measure again, or compare results: has anything become worse? For CI.",
+    "report": "Write a study or a recording as one HTML file with plots, or as Markdown.",
     "export": "Print a stored recommendation in a form vLLM takes.",
     "studies": "List, show or remove stored studies.",
     "methods": "List the drafting methods: what each needs and which N it allows.",
     "models": "Show which methods and drafters apply to a model.",
     "workloads": "List the workloads that have a name.",
+    "doctor": "Look at the machine: what is there, what to mend, known faults.",
 }
 ABORTED = 2
 INTERNAL = 70  # EX_SOFTWARE of sysexits.h; 1 means "check: regression"

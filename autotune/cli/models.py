@@ -12,7 +12,9 @@ from autotune.cli.options import as_json as as_json_option
 from autotune.cli.options import option
 
 if TYPE_CHECKING:
-    from autotune.catalog import CatalogEntry
+    from autotune.catalog import CatalogEntry, ResolvedModel
+    from autotune.environment import EngineInfo
+    from autotune.records import MethodSpace
 
 
 @click.command("models")
@@ -21,24 +23,31 @@ if TYPE_CHECKING:
     "--drafter", "drafters", multiple=True, metavar="METHOD=ID_OR_PATH",
     help="Draft checkpoint for a method (repeatable).",
 )  # fmt: skip
+@option(
+    "--speculative-option", "speculative_options", multiple=True, metavar="METHOD.KEY=VALUE",
+    help="Further key of a method's speculative_config (repeatable): `spectune methods NAME`.",
+)  # fmt: skip
+@option("--discover", "ask_hub", is_flag=True, help="Ask the Hub for drafters that name NAME.")
 @option("--catalog", type=click.Path(), metavar="FILE", help="Your own catalogue of drafters.")
 @option("--vllm-python", metavar="PATH", help="Interpreter that has vLLM [this one].")
 @as_json_option()
 def command(
     name: str | None,
     drafters: tuple[str, ...],
+    speculative_options: tuple[str, ...],
+    ask_hub: bool,
     catalog: str | None,
     vllm_python: str | None,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """List the known models, or what can draft for NAME (a known name, Hub id or folder)."""
     if name is None:
         from autotune.catalog import load_catalog
 
         _print_catalog(load_catalog(catalog), as_json)
         return
-    document = _document(name, drafters, catalog, vllm_python)
-    click.echo(json.dumps(document, indent=2) if as_json else _text(document))
+    document = _document(name, drafters, speculative_options, ask_hub, catalog, vllm_python)
+    click.echo(json.dumps(document, indent=2) if as_json else text(document))
 
 
 def _print_catalog(entries: tuple[CatalogEntry, ...], as_json: bool) -> None:
@@ -52,38 +61,78 @@ def _print_catalog(entries: tuple[CatalogEntry, ...], as_json: bool) -> None:
 
 
 def _document(
-    name: str, drafters: tuple[str, ...], catalog: str | None, vllm_python: str | None
+    name: str,
+    drafters: tuple[str, ...],
+    options: tuple[str, ...],
+    ask_hub: bool,
+    catalog: str | None,
+    vllm_python: str | None,
 ) -> dict[str, Any]:
-    from autotune.candidates import build_spaces, parse_drafters
     from autotune.catalog import resolve_model
+    from autotune.discover import with_discovered
     from autotune.environment import probe_engine
+    from autotune.speculative_options import parse_options
+    from autotune.wanted import parse_drafters
 
     model = resolve_model(name, catalog)
-    spaces, skipped, warnings = build_spaces(
-        model, drafters=parse_drafters(drafters), environment=probe_engine(vllm_python)
+    model, said = with_discovered(model) if ask_hub else (model, ())
+    document = describe(
+        model,
+        drafters=parse_drafters(drafters),
+        environment=probe_engine(vllm_python),
+        options=parse_options(options),
     )
-    others = model.entry.drafters if model.entry else {}
+    return {**document, "warnings": [*said, *document["warnings"]]}
+
+
+def describe(model: ResolvedModel, **settings: Any) -> dict[str, Any]:
+    """What can draft for a model; `settings` are those of candidates.build_spaces."""
+    from autotune.candidates import build_spaces
+    from autotune.methods import all_methods
+    from autotune.model_facts import read_facts
+
+    engine = settings.get("environment")
+    read = settings.setdefault("read", read_facts)
+    spaces, skipped, warnings = build_spaces(model, **settings)
+    used = {space.drafter for space in spaces}
     return {
         "model": model.model,
         "catalogued": model.entry is not None,
-        "methods": [space.model_dump(mode="json") for space in spaces],
+        "facts": read(model.model).model_dump(mode="json"),
+        "methods": [
+            {**space.model_dump(mode="json"), "why_not_live": _why_not_live(space, engine)}
+            for space in spaces
+        ],
         "alternatives": [
-            {"method": method, **drafter.model_dump(mode="json")}
-            for method, known in others.items()
-            for drafter in known[1:]
+            {"method": method.name, **drafter.model_dump(mode="json")}
+            for method in all_methods()
+            for drafter in model.drafters(method.name)
+            if drafter.id not in used
         ],
         "skipped": [skip.model_dump(mode="json") for skip in skipped],
         "warnings": list(warnings),
     }
 
 
-def _text(document: dict[str, Any]) -> str:
+def _why_not_live(space: MethodSpace, engine: EngineInfo | None) -> str | None:
+    """Why each N costs an engine start of its own; None: nothing known forbids switching."""
+    from autotune.engines.live import why_not_live
+    from autotune.methods import get_method
+
+    if not space.live_n:
+        return get_method(space.method).live_note
+    return why_not_live(engine, (), space.method) if engine and engine.vllm else None
+
+
+def text(document: dict[str, Any]) -> str:
+    """The document for people."""
     rows = [
-        (space["method"], lengths_text(space["lengths"]), "yes" if space["live_n"] else "no",
+        (space["method"], lengths_text(space["lengths"]), "no" if space["why_not_live"] else "yes",
          space["drafter"] or "(none needed)")
         for space in document["methods"]
     ]  # fmt: skip
-    parts = [document["model"], table([("METHOD", "N", "LIVE N", "DRAFTER"), *rows])]
+    heading = ("METHOD", "N", "LIVE N", "DRAFTER")
+    parts = [document["model"], _facts(document["facts"]), table([heading, *rows])]
     if document["alternatives"]:
         lines = [
             f"  --drafter {other['method']}={other['id']}"
@@ -95,7 +144,21 @@ def _text(document: dict[str, Any]) -> str:
         parts.append("\n".join(["Not tried:", *_skipped(document["skipped"])]))
     if document["warnings"]:
         parts.append("\n".join(f"warning: {warning}" for warning in document["warnings"]))
-    return "\n\n".join(parts)
+    return "\n\n".join(part for part in parts if part)
+
+
+def _facts(facts: dict[str, Any]) -> str:
+    """What config.json says of the model, in one line."""
+    named = {
+        "type": facts["model_type"],
+        "layers": facts["layers"],
+        "hidden size": facts["hidden_size"],
+        "vocabulary": facts["vocab_size"],
+        "positions": facts["max_position_embeddings"],
+        "quantised": facts["quantization"],
+        "MTP modules": facts["n_predict"],
+    }
+    return ", ".join(f"{name} {value}" for name, value in named.items() if value is not None)
 
 
 def _skipped(skipped: list[dict[str, Any]]) -> list[str]:

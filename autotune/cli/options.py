@@ -65,8 +65,9 @@ def on_command_line(ctx: click.Context, name: str) -> bool:
 
 # Options of `run` that an engine does not read.
 FOR_REAL_ENGINES = (
-    "model", "workload", "drafters", "num_prompts", "temperature", "top_p", "max_tokens",
-    "vllm_python", "catalog", "start_timeout", "request_timeout", "log_dir",
+    "model", "workload", "drafters", "speculative_options", "discover", "num_prompts",
+    "temperature", "top_p", "max_tokens", "vllm_python", "catalog", "preflight",
+    "start_timeout", "request_timeout", "log_dir",
 )  # fmt: skip
 UNREAD = {
     "vllm": ("recording", "replay_noise", "simulation"),

@@ -10,7 +10,7 @@ import click
 from pydantic import BaseModel
 
 from autotune.cli.methods import table
-from autotune.cli.several_loads import load_parts, short, tiers_text
+from autotune.cli.several_loads import load_parts, short
 from autotune.cli.terminal import Part, Row
 from autotune.dryrun import Preview
 from autotune.records import (
@@ -21,6 +21,7 @@ from autotune.records import (
     Recommendation,
     Status,
 )
+from autotune.wording import duration, tiers_text
 
 SHOWN = (Status.CONFIRMED, Status.PROBED, Status.FAILED)
 
@@ -153,14 +154,6 @@ def _next(r: Recommendation) -> list[Part]:
     if r.serve_command is None:
         serve = [("", f"no command to serve it: engine {r.engine} names no drafter")]
     return [*serve, ("", f"study {r.study}: spectune studies show {r.study}")]
-
-
-def duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def dry_run_text(preview: Preview) -> str:

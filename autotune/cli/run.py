@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from autotune.cli import say
 from autotune.cli.options import Grouped, as_json, option, refuse_unread, storage
 from autotune.cli.progress import Progress
 from autotune.errors import ConfigurationError, EngineError
@@ -47,6 +48,11 @@ class PassesThrough(Grouped):
     "--drafter", "drafters", multiple=True, metavar="METHOD=ID_OR_PATH",
     help="Draft checkpoint for a method (repeatable).",
 )  # fmt: skip
+@what(
+    "--speculative-option", "speculative_options", multiple=True, metavar="METHOD.KEY=VALUE",
+    help="Further key of the method's speculative_config (repeatable): `spectune methods NAME`.",
+)  # fmt: skip
+@what("--discover", is_flag=True, help="Ask the Hub for drafters that name this model.")
 @what("--num-speculative-tokens", metavar="LIST", help="N to try: 1-8 or 1,3,7.")
 @what("--max-concurrency", metavar="LIST", help="Loads to tune for, e.g. 1,8,32 [8].")
 @what("--temperature", type=click.FloatRange(0), help="Of sampling [the workload's].")
@@ -81,6 +87,10 @@ class PassesThrough(Grouped):
     "--live-n/--no-live-n", "--replay-live-n/--no-replay-live-n", "live_n", default=True,
     help="Switch N on a running engine where that works [on].",
 )  # fmt: skip
+@engine(
+    "--preflight/--no-preflight", "preflight", default=True,
+    help="Check what can be known before an engine is started, with vLLM's validators too [on].",
+)  # fmt: skip
 @engine("--vllm-python", metavar="PATH", help="Interpreter that has vLLM [this one].")
 @engine("--start-timeout", metavar="TIME", help="Longest wait for an engine to be ready [30m].")
 @engine("--request-timeout", metavar="TIME", help="Longest wait for one answer [10m].")
@@ -109,13 +119,16 @@ def command(ctx: click.Context, /, **options: Any) -> int:
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("optuna").setLevel(logging.WARNING)
-    options |= _seconds(options)
+    options |= timeouts(options)
     options["engine_args"] = options.pop("vllm_args")
     if options["effort"] not in EFFORT:  # neither flag; a variable set to 0 gives "False"
         options["effort"] = "default"
-    chosen = load_engine(options["engine"], _only(EngineOptions, options, noise="replay_noise"))
+    chosen = load_engine(
+        options["engine"], only_known(EngineOptions, options, noise="replay_noise")
+    )
     refuse_unread(ctx, chosen)
-    plan = make_plan(_only(Request, options), chosen)
+    with Progress() as progress:
+        plan = make_plan(only_known(Request, options), chosen, progress)
     if options["dry_run"]:
         show_preview(preview(plan, chosen), options["as_json"])
         return 0
@@ -138,6 +151,8 @@ def measure(plan: Plan, engine: Engine, options: dict[str, Any]) -> int:
     file, logs = options["output"], getattr(engine, "log_dir", None)
     if file:
         require_writable(Path(file), inputs(options))
+    for warning in plan.warnings:  # some are better mended before hours of measuring
+        say(f"warning: {warning}")
     with (
         open_study(options["storage"], plan, fresh=not options["resume"]) as study,
         Progress() as progress,
@@ -186,7 +201,7 @@ def write(file: Path, text: str) -> None:
         ) from error
 
 
-def _seconds(options: dict[str, Any]) -> dict[str, float]:
+def timeouts(options: dict[str, Any]) -> dict[str, float]:
     """The timeouts that were given, as fields of EngineOptions."""
     from autotune.plan import parse_duration
 
@@ -197,7 +212,7 @@ def _seconds(options: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def _only(record: Any, options: dict[str, Any], **renamed: str) -> Any:
+def only_known(record: Any, options: dict[str, Any], **renamed: str) -> Any:
     """Build a record from the options that it knows; `renamed` maps field to option."""
     values = {name: options[name] for name in record.model_fields if name in options}
     return record(**values, **{field: options[name] for field, name in renamed.items()})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from autotune.cli.terminal import Part, Row
 from autotune.limits import describe
 from autotune.records import (
@@ -12,8 +10,8 @@ from autotune.records import (
     Recommendation,
     ScheduleLoad,
     ScheduleTrial,
-    Tier,
 )
+from autotune.wording import tiers_text
 
 
 def load_parts(r: Recommendation) -> list[Part]:
@@ -38,12 +36,6 @@ def short(interval: Interval | None) -> str:
     if interval is None:
         return "-"
     return f"{interval.value:.2f}x [{interval.low:.2f}, {interval.high:.2f}]"
-
-
-def tiers_text(tiers: Sequence[Tier]) -> str:
-    """ "1-13: 7, from 14: 3": vLLM carries the last N on."""
-    *closed, (first, _, n) = tiers
-    return ", ".join([*(f"{a}-{b}: {k}" for a, b, k in closed), f"from {first}: {n}"])
 
 
 def _share(r: Recommendation) -> str:

@@ -14,7 +14,7 @@ from autotune.cli.options import as_json as as_json_option
 @as_json_option()
 def command(as_json: bool) -> None:
     """List the workloads that have a name; a JSONL file of your own is one as well."""
-    from autotune.workload import known_workloads
+    from autotune.workload_sources import known_workloads
 
     workloads = known_workloads()
     if as_json:

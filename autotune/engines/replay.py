@@ -30,7 +30,7 @@ from autotune.records import (
     Window,
 )
 
-PARALLEL_DRAFTERS = ("dflash", "dspark", "pard")
+PARALLEL_DRAFTERS = ("dflash", "dspark", "pard", "peagle")
 TYPICAL_START_SECONDS = 180.0  # a recording does not tell; a vLLM start takes about this long
 
 

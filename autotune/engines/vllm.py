@@ -31,6 +31,7 @@ from autotune.engines.server import Server
 from autotune.engines.vllm_session import VllmSession
 from autotune.environment import EngineInfo, probe_engine
 from autotune.errors import EngineDiedError, EngineStartError, LiveSwitchError
+from autotune.preflight_client import Validator, ValidatorError
 from autotune.records import BASELINE, Arm, MethodSpace, Target
 from autotune.variables import missing_on_cpu
 from autotune.vllm_plugin.control import ENVIRONMENT_VARIABLE, ControlFile
@@ -114,18 +115,36 @@ class VllmEngine:
         on_failure.callback(session.close)
         return session, process, server
 
+    def validator(self, progress: Progress) -> Validator:
+        """vLLM's own validators, in the interpreter and environment of its servers.
+
+        Raises ValidatorError where they cannot be had.
+        """
+        try:
+            python = self.info.python
+        except EngineStartError as error:
+            raise ValidatorError(error.message) from error
+        inherited = {k: v for k, v in os.environ.items() if k not in HIDDEN}
+        environment = {**inherited, **self.environment(Path(), Arm())}
+        return Validator(python, environment, progress)
+
     def why_not_live(self, target: Target, space: MethodSpace) -> str | None:
         return why_not_live(self.info, target.engine_args, space.method)
 
     def argv(self, target: Target, arm: Arm, port: int) -> list[str]:
-        """The server's command line; what comes last counts, so ours comes last."""
+        """The server's command line."""
         info = self.info
         start = (
             [info.vllm_command, "serve", target.model]
             if info.vllm_command
             else [info.python, "-m", "vllm.entrypoints.openai.api_server", "--model", target.model]
         )
-        argv = [*start, *target.engine_args, "--host", HOST, "--port", str(port)]
+        return [*start, *self.serve_arguments(target, arm, port)]
+
+    def serve_arguments(self, target: Target, arm: Arm, port: int = 0) -> list[str]:
+        """What follows the model on that line; what comes last counts, so ours comes last."""
+        info = self.info
+        argv = [*target.engine_args, "--host", HOST, "--port", str(port)]
         speculating = arm.speculative_config is not None
         if speculating:
             argv += ["--speculative-config", json.dumps(_config(arm), separators=(",", ":"))]

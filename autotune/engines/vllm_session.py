@@ -31,7 +31,7 @@ from autotune.vllm_plugin.control import ControlFile
 logger = logging.getLogger(__name__)
 
 DYING_SECONDS = 10.0  # the API server looks every 5 s whether its engine is still there
-MODEL_FREE = ("ngram", "suffix")  # drafters that may honestly find nothing
+MODEL_FREE = ("ngram", "ngram_gpu", "suffix")  # drafters that may honestly find nothing
 
 
 class VllmSession:

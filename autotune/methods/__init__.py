@@ -11,25 +11,28 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autotune.environment import EngineInfo
 from autotune.errors import ConfigurationError
+from autotune.methods._knobs import OTHER_VOCABULARY, Knob, Version
+from autotune.methods._options import check_options, clash, dotted, vllm_version
+from autotune.methods._rules import other_vocabulary
 from autotune.model_facts import ModelFacts
 
 # What vLLM lists as a speculative method and we do not offer, and why (tests/test_methods.py).
 NOT_OFFERED = {
     "custom_class": "loads the user's own proposer class: nothing to tune from outside",
     "extract_hidden_states": "exports hidden states for training; it drafts nothing",
-    "ngram_gpu": "the drafts of ngram made on the GPU; its counters include empty drafts",
 }
 # vLLM takes a draft path that contains one of these for that method, whatever `method` says,
 # unless `method` is one of the first four itself (config/speculative.py, __post_init__).
 PATH_TRAPS = ("eagle-", "eagle3", "dflash", "dspark")
-PATH_SAFE = ("eagle", "eagle3", "dflash", "dspark", "ngram", "suffix")
+PATH_SAFE = ("eagle", "eagle3", "dflash", "dspark", "ngram", "ngram_gpu", "suffix")
 
 Check = Callable[[ModelFacts, ModelFacts | None], str | None]
+EngineRule = Callable[[int, Version, ModelFacts], str | None]
 LengthRule = Callable[[int, ModelFacts, ModelFacts | None], str | None]
 
 
@@ -49,6 +52,7 @@ class Method:
     default_lengths: tuple[int, ...]
     needs_drafter: bool
     parallel: bool = False  # all tokens of a draft in one pass
+    nested: bool = True  # a shorter draft is the beginning of a longer one from the same text
     live_n: bool = True  # N can be switched on a running engine
     # Drafters (classes) of vLLM's V2 model runner that draft the N asked for; all others of that
     # runner always draft the largest N and cut. Read in vLLM 0.32, v1/worker/gpu/spec_decode.
@@ -56,6 +60,10 @@ class Method:
     live_note: str = "switched live on vLLM 0.32, CPU"
     takes_drafter: bool = True  # an optional drafter may be named where none is needed
     config: Mapping[str, Any] = field(default_factory=dict)  # fixed parts of speculative_config
+    knobs: tuple[Knob, ...] = ()  # further keys of speculative_config that are worth tuning
+    since: Version | None = None  # first minor version of vLLM that has it; None: 0.19 did
+    on_request: str | None = None  # why it is tried only where the user names it
+    same_vocabulary: bool = False  # vLLM compares vocabularies, unless told that they differ
     package: str | None = None  # module that the engine's interpreter must have
     install: str | None = None  # how to get it
     not_on_cpu: str | None = None  # why it cannot run on a CPU engine
@@ -63,17 +71,26 @@ class Method:
     inside: Callable[[ModelFacts], bool] = lambda _: False  # the target carries the drafter
     check: Check = _nothing
     length_rule: LengthRule = _nothing
+    engine_rule: EngineRule = _nothing  # what single versions of vLLM refuse beyond that
 
     @property
     def native(self) -> bool:
         """Drafts with weights of the model's own checkpoint, unless a drafter is named."""
         return self.takes_drafter and not self.needs_drafter
 
-    def why_not(self, model: ModelFacts, drafter: ModelFacts | None) -> str | None:
-        """Why the method cannot work for this pair; None if nothing known speaks against it."""
+    def why_not(
+        self, model: ModelFacts, drafter: ModelFacts | None, *, carried: bool = False
+    ) -> str | None:
+        """Why the method cannot work for this pair; None if nothing known speaks against it.
+
+        `carried`: the model's checkpoint is known to carry the drafter, whatever its facts say.
+        """
+        inside = carried or self.inside(model)
         reason = self.refused or self.check(model, drafter)
-        if not reason and self.needs_drafter and drafter is None and not self.inside(model):
+        if not reason and self.needs_drafter and drafter is None and not inside:
             reason = f"no drafter is known for {model.source}"
+        if not reason and self.same_vocabulary and not self.config.get(OTHER_VOCABULARY.name):
+            reason = other_vocabulary(model, drafter)
         return reason or self._misread(model, drafter)
 
     def _misread(self, model: ModelFacts, drafter: ModelFacts | None) -> str | None:
@@ -90,6 +107,8 @@ class Method:
         """Why this engine cannot run the method; None if it can, or if the engine is unknown."""
         if engine is None:
             return None
+        if self.since and engine.vllm and vllm_version(engine.vllm) < self.since:
+            return f"vLLM {engine.vllm} does not have it yet ({dotted(self.since)} does)"
         if self.not_on_cpu and engine.platform == "cpu":
             return self.not_on_cpu
         if self.package and self.package not in engine.packages:
@@ -97,12 +116,32 @@ class Method:
         return None
 
     def allowed(
-        self, lengths: Iterable[int], model: ModelFacts, drafter: ModelFacts | None
+        self,
+        lengths: Iterable[int],
+        model: ModelFacts,
+        drafter: ModelFacts | None,
+        engine: EngineInfo | None = None,
     ) -> tuple[tuple[int, ...], dict[int, str]]:
         """The lengths that may be tried, ascending, and for each other one the reason."""
-        reasons = {n: self.length_rule(n, model, drafter) for n in sorted(set(lengths))}
+        version = vllm_version((engine and engine.vllm) or "")
+        reasons = {
+            n: self.length_rule(n, model, drafter) or self.engine_rule(n, version, drafter or model)
+            for n in sorted(set(lengths))
+        }
         refused = {n: reason for n, reason in reasons.items() if reason}
         return tuple(n for n in reasons if n not in refused), refused
+
+    def with_options(self, options: Mapping[str, Any], engine: EngineInfo | None = None) -> Method:
+        """The method with these keys of speculative_config set.
+
+        Raises ConfigurationError for a key that is no knob of the method, a value that cannot
+        be, and an engine that would refuse or ignore it.
+        """
+        check_options(self.name, self.knobs, options, engine)
+        config = {**self.config, **options}
+        if reason := clash(config):
+            raise ConfigurationError(f"{self.name}: {reason}")
+        return replace(self, config=config)
 
     def base_config(self, drafter: str | None) -> dict[str, Any]:
         """speculative_config without num_speculative_tokens; the method is always named."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 from autotune.model_facts import ModelFacts
 
 SEQUENTIAL = tuple(range(1, 9))  # default N of methods that draft token after token
+# kinds of checkpoints in the speculators format that vLLM 0.32 reads (speculators/algos.py)
+SPECULATORS = ("eagle3", "peagle", "dflash", "dflash2", "dspark")
 V1_ONLY = "switched live on vLLM 0.32, CPU; on its V2 model runner one start per N"
 
 
@@ -26,6 +28,8 @@ def drafter_n_predict(n: int, model: ModelFacts, drafter: ModelFacts | None) -> 
 
 def wrong_kind(drafter: ModelFacts | None, *accepted: str) -> str | None:
     """The drafter's config.json says that it is another kind of drafter."""
+    if drafter and drafter.speculators_type and drafter.speculators_type not in SPECULATORS:
+        return f"vLLM reads no speculators checkpoint of kind {drafter.speculators_type!r}"
     if drafter is None or drafter.kind is None or drafter.kind in accepted:
         return None
     shown = drafter.speculators_type or ", ".join(drafter.architectures)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autotune.methods import Method
+from autotune.methods._knobs import COMMON
 from autotune.methods._rules import V1_ONLY, drafter_n_predict, other_target, wrong_kind
 from autotune.model_facts import ModelFacts
 
@@ -34,7 +35,10 @@ METHOD = Method(
     default_lengths=tuple(range(1, 16)),
     needs_drafter=True,
     live_note=V1_ONLY,
+    since=(0, 20),
     parallel=True,
+    nested=False,  # masked positions see each other
     check=check,
     length_rule=within_block,
+    knobs=COMMON,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autotune.methods import Method
+from autotune.methods._knobs import ADAPTIVE, COMMON, TOPK
 from autotune.methods._rules import other_target, wrong_kind
 from autotune.model_facts import ModelFacts
 
@@ -36,6 +37,13 @@ def within_block(n: int, model: ModelFacts, drafter: ModelFacts | None) -> str |
     return f"a block of {facts.block_size} drafts at most {ceiling} tokens" if n > ceiling else None
 
 
+def whole_block(n: int, version: tuple[int, ...], facts: ModelFacts) -> str | None:
+    """vLLM 0.26 and 0.27 refuse N below dspark_block_size (config/speculative.py there)."""
+    if (0, 26) <= version <= (0, 27) and facts.dspark_key and n < (facts.block_size or 0):
+        return f"vLLM {version[0]}.{version[1]} refuses N below the block of {facts.block_size}"
+    return None
+
+
 METHOD = Method(
     name="dspark",
     vllm_method="dspark",
@@ -44,11 +52,15 @@ METHOD = Method(
     allows="1 to block size (- 1 if the anchor predicts nothing)",
     default_lengths=(1, 3, 5, 7),
     needs_drafter=True,
+    since=(0, 25),
     parallel=True,
+    nested=False,  # masked positions see each other
     live_n=False,
     live_note="not tried: one engine start per N until someone has",
     not_on_cpu="DSpark needs vLLM's V2 model runner, which does not run on a CPU",
     inside=inside,
     check=check,
     length_rule=within_block,
+    engine_rule=whole_block,
+    knobs=(*COMMON, ADAPTIVE, TOPK),
 )

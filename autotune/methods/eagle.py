@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autotune.methods import Method
+from autotune.methods._knobs import COMMON
 from autotune.methods._rules import SEQUENTIAL, drafter_n_predict, other_width, wrong_kind
 from autotune.model_facts import ModelFacts
 
@@ -23,4 +24,5 @@ METHOD = Method(
     live_note="as eagle3, by the same code of vLLM's; not tried itself",
     check=check,
     length_rule=drafter_n_predict,
+    knobs=COMMON,
 )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from autotune.methods import Method
+from autotune.methods._knobs import COMMON
 from autotune.methods._rules import SEQUENTIAL, drafter_n_predict, other_target, wrong_kind
 from autotune.model_facts import ModelFacts
 
 
 def check(model: ModelFacts, drafter: ModelFacts | None) -> str | None:
     if drafter and drafter.kind == "peagle":
-        return f"{drafter.source} is a P-EAGLE head; its parallel drafting is not offered"
+        return f"{drafter.source} is a P-EAGLE head: that is the method peagle"
     return wrong_kind(drafter, "eagle3") or other_target(model, drafter)
 
 
@@ -24,4 +25,5 @@ METHOD = Method(
     live_on_v2=("EagleSpeculator",),
     check=check,
     length_rule=drafter_n_predict,
+    knobs=COMMON,
 )

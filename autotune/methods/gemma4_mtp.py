@@ -6,6 +6,7 @@ vLLM's method is "mtp" with a model; "gemma4_mtp" is its deprecated name there.
 from __future__ import annotations
 
 from autotune.methods import Method
+from autotune.methods._knobs import COMMON
 from autotune.methods._rules import SEQUENTIAL, multiple_of_n_predict, other_target
 from autotune.model_facts import ModelFacts
 
@@ -28,7 +29,9 @@ METHOD = Method(
     allows="any",
     default_lengths=SEQUENTIAL,
     needs_drafter=True,
+    since=(0, 21),
     live_on_v2=("Gemma4Speculator",),
     check=check,
     length_rule=multiple_of_n_predict,
+    knobs=COMMON,
 )

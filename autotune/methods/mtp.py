@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from autotune.methods import Method
-from autotune.methods._rules import SEQUENTIAL, multiple_of_n_predict
+from autotune.methods._families import has_mtp_code
+from autotune.methods._knobs import COMMON, SPARSE_INDICES
+from autotune.methods._rules import SEQUENTIAL, multiple_of_n_predict, wrong_kind
 from autotune.model_facts import MTP_KEYS, ModelFacts
 
 
 def check(model: ModelFacts, drafter: ModelFacts | None) -> str | None:
-    if drafter is not None:
-        return None  # a separate MTP checkpoint
+    if drafter is not None:  # a separate MTP checkpoint
+        return wrong_kind(drafter, "mtp", "gemma4_mtp")
     model_type = model.model_type or ""
     if model_type == "deepseek_v41":
         return "DeepSeek V4.1 has no MTP modules; its checkpoints carry DSpark stages"
@@ -18,6 +20,11 @@ def check(model: ModelFacts, drafter: ModelFacts | None) -> str | None:
             "; its assistant is the method gemma4_mtp" if model_type.startswith("gemma4") else ""
         )
         return f"config.json names no multi-token-prediction layers ({', '.join(MTP_KEYS)}){other}"
+    if not has_mtp_code(model):
+        return (
+            f"vLLM 0.32 runs no MTP modules of {model_type or ', '.join(model.architectures)}; "
+            f"with a newer one: --drafter mtp={model.source}"
+        )
     return None
 
 
@@ -33,4 +40,5 @@ METHOD = Method(
     live_note="switched live on vLLM 0.32, CPU; several modules on its V2 runner: one start per N",
     check=check,
     length_rule=multiple_of_n_predict,
+    knobs=(*COMMON, SPARSE_INDICES),
 )

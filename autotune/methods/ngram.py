@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autotune.methods import Method
+from autotune.methods._knobs import LOOKUP
 from autotune.methods._rules import V1_ONLY
 
 METHOD = Method(
@@ -16,4 +17,5 @@ METHOD = Method(
     takes_drafter=False,
     live_note=V1_ONLY,
     config={"prompt_lookup_max": 4, "prompt_lookup_min": 2},
+    knobs=LOOKUP,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from autotune.methods import Method
 from autotune.methods import draft_model as sequential
+from autotune.methods._knobs import COMMON
 from autotune.methods._rules import drafter_n_predict
 from autotune.model_facts import ModelFacts
 
@@ -19,6 +20,7 @@ METHOD = Method(
     vllm_method="draft_model",
     summary="a draft model trained to draft all tokens in one pass",
     needs="a PARD model with the same vocabulary",
+    same_vocabulary=True,
     allows="any",
     default_lengths=(2, 4, 6, 8),
     needs_drafter=True,
@@ -28,4 +30,5 @@ METHOD = Method(
     config={"parallel_drafting": True},
     check=check,
     length_rule=drafter_n_predict,
+    knobs=COMMON,
 )

@@ -8,6 +8,7 @@ is off. A server that sees its answers again and again can do better with it tha
 from __future__ import annotations
 
 from autotune.methods import Method
+from autotune.methods._knobs import SUFFIX
 
 METHOD = Method(
     name="suffix",
@@ -23,4 +24,5 @@ METHOD = Method(
     config={"suffix_decoding_max_cached_requests": 0},
     package="arctic_inference",
     install="pip install arctic-inference==0.1.1",
+    knobs=SUFFIX,
 )

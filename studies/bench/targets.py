@@ -71,10 +71,10 @@ def trained(_: str) -> Case:
     """A trained model of a million parameters, three drafters."""
     from zoo.checkpoints import checkpoints
 
-    zoo = checkpoints(say=say)
-    drafters = {"draft_model": zoo.draft, "eagle3": zoo.eagle3, "dflash": zoo.dflash}
+    zoo = checkpoints(("draft", "eagle3", "dflash"), say=say)
+    drafters = {"draft_model": zoo["draft"], "eagle3": zoo["eagle3"], "dflash": zoo["dflash"]}
     return Case(
-        model=str(zoo.target),
+        model=str(zoo["target"]),
         workload=stories(),
         methods=tuple(drafters),
         lengths=range(1, 7),
@@ -86,10 +86,10 @@ def trained(_: str) -> Case:
 
 def mimo(_: str) -> Case:
     """The same with a layer of its own for multi-token prediction."""
-    from zoo.checkpoints import checkpoints
+    from zoo.checkpoints import checkpoint
 
     return Case(
-        model=str(checkpoints(say=say).mimo),
+        model=str(checkpoint("mimo", say=say)),
         workload=stories(),
         methods=("mtp",),
         lengths=range(1, 7),

@@ -1,0 +1,55 @@
+"""Reports: a study or a recording as one HTML file, or as Markdown for a pull request."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from autotune.errors import ConfigurationError
+from autotune.report_data import Report, of_recording
+
+if TYPE_CHECKING:
+    from autotune.store import StoredStudy
+
+Form = Literal["html", "md"]
+FORMS: tuple[Form, ...] = ("html", "md")
+
+
+def study_report(study: StoredStudy) -> Report:
+    """Of a stored study, finished or not."""
+    from autotune.report_study import of_study
+
+    return of_study(study)
+
+
+def recording_report(path: str | Path) -> Report:
+    """Of a recording. Raises ConfigurationError where the file cannot be read as one."""
+    from autotune.recording import load_recording
+
+    return of_recording(load_recording(path), Path(path).stem)
+
+
+def render(report: Report, form: Form) -> str:
+    """The text of the file."""
+    if form == "md":
+        from autotune.report_markdown import to_markdown
+
+        return to_markdown(report)
+    from autotune.report_html import to_html
+
+    return to_html(report)
+
+
+def default_name(report: Report, form: Form) -> str:
+    """ "spectune-2ca8d99d96.html": of the study's id or the recording's file name."""
+    safe = re.sub(r"[^\w.-]+", "-", report.name).strip("-.") or "report"
+    return f"spectune-{safe}.{form}"
+
+
+def save(text: str, path: Path) -> None:
+    """Write the file; raises ConfigurationError where that is not possible."""
+    try:
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise ConfigurationError(f"cannot write {path}: {error.strerror}") from error

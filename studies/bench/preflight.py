@@ -1,0 +1,109 @@
+"""Seconds from a wrong configuration to its error: spectune's preflight beside vLLM's own server.
+
+usage: python studies/bench/preflight.py
+
+Each case is run alone, one after the other, as a user would: `spectune run` and the server that it
+would have started. Checkpoints are config.json only, made here: nothing gets as far as weights.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.engines.last_words import last_words, reason
+
+LIMIT_SECONDS = 300
+SERVER = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
+TARGET = {
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 64,
+    "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 512, "max_position_embeddings": 1024,
+}  # fmt: skip
+THREE_MODULES = {
+    **{key: value for key, value in TARGET.items() if key != "head_dim"},
+    "architectures": ["MiMoForCausalLM"], "model_type": "qwen2", "num_nextn_predict_layers": 3,
+}  # fmt: skip
+# What Qwen3 has by default applies, and config.json does not show it.
+OTHER_VOCABULARY = {key: value for key, value in TARGET.items() if key != "vocab_size"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """`flags` go to vLLM either way; the rest is one method in both programs' words."""
+
+    name: str
+    model: Path
+    config: dict
+    ours: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+
+
+def checkpoints(root: Path) -> dict[str, Path]:
+    made = {"target": TARGET, "three": THREE_MODULES, "vocabulary": OTHER_VOCABULARY}
+    for name, config in made.items():
+        (root / name).mkdir()
+        (root / name / "config.json").write_text(json.dumps(config))
+    return {name: root / name for name in made}
+
+
+def cases(folders: dict[str, Path]) -> list[Case]:
+    target, three = folders["target"], folders["three"]
+    ngram = {"method": "ngram", "prompt_lookup_max": 4, "prompt_lookup_min": 2}
+    vocabulary = str(folders["vocabulary"])
+    return [
+        Case("unknown flag", target, ngram, ("--methods", "ngram"), ("--max-model-length", "512")),
+        Case("value out of range", target, ngram, ("--methods", "ngram"),
+             ("--max-model-len", "99999")),
+        Case("N=4 of three MTP modules", three, {"method": "mtp"}, ("--methods", "mtp")),
+        Case("draft with another vocabulary", target,
+             {"method": "draft_model", "model": vocabulary},
+             ("--drafter", f"draft_model={vocabulary}", "--methods", "draft_model")),
+        Case("drafter that is not there", target, {"method": "eagle3", "model": "no/where"},
+             ("--drafter", "eagle3=no/where", "--methods", "eagle3")),
+    ]  # fmt: skip
+
+
+def timed(command: list[str], log: Path) -> tuple[float, int]:
+    """(seconds, exit status); what it printed is in `log`."""
+    began = time.monotonic()
+    with log.open("wb") as file:
+        done = subprocess.run(
+            command, stdout=file, stderr=subprocess.STDOUT, timeout=LIMIT_SECONDS, check=False
+        )
+    return time.monotonic() - began, done.returncode
+
+
+def ours(case: Case, log: Path) -> str:
+    command = [sys.executable, "-m", "autotune", "run", "--model", str(case.model)]
+    command += ["--workload", "math", "--num-speculative-tokens", "4", *case.ours]
+    seconds, code = timed([*command, "--preflight", "--", *case.flags], log)
+    said = re.findall(r"^Error: (.*)", log.read_text(), re.MULTILINE)
+    return f"{seconds:.1f} | {code} | {said[-1] if said else log.read_text()[-200:]}"
+
+
+def theirs(case: Case, log: Path) -> str:
+    config = json.dumps({**case.config, "num_speculative_tokens": 4})
+    command = [*SERVER, "--model", str(case.model), "--port", "0", "--host", "127.0.0.1"]
+    seconds, code = timed([*command, *case.flags, "--speculative-config", config], log)
+    return f"{seconds:.1f} | {code} | {reason(last_words(log))}"
+
+
+def main() -> None:
+    print("| wrong | spectune, s | exit | it says | vLLM, s | exit | it says |")
+    print("|---|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        for case in cases(checkpoints(root)):
+            row = f"{ours(case, root / 'ours.log')} | {theirs(case, root / 'theirs.log')}"
+            print(f"| {case.name} | {row} |".replace(f"{root}/", ""), flush=True)
+
+
+if __name__ == "__main__":
+    main()

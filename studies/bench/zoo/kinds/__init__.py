@@ -1,0 +1,1 @@
+"""The kinds of checkpoints, one file each; `used` of `make` are the folders of kinds it uses."""

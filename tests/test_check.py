@@ -1,0 +1,382 @@
+"""`spectune check` without an engine, through the command line: words, exit codes, outputs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from check_samples import RATES, recommendation, recording, write
+from tuner_samples import PUBLISHED, simulate
+
+from autotune.cli import VERBS, invoke
+from autotune.plan import Request
+from autotune.store import list_studies
+
+PANELS = sorted(PUBLISHED.glob("*.json"))
+
+
+@pytest.fixture(autouse=True)
+def outside_of_ci(monkeypatch):
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+
+
+@pytest.fixture
+def check(tmp_path, capsys):
+    """check(reference, against, *options) -> (exit code, document, stderr)."""
+
+    def run(reference, against=None, *options):
+        files = [
+            each if isinstance(each, str | Path) else write(tmp_path, f"d{i}", each)
+            for i, each in enumerate((reference, against))
+            if each is not None
+        ]
+        more = ["--against", str(files[1])] if len(files) > 1 else []
+        code = invoke(["check", str(files[0]), *more, *options, "--json"])
+        out = capsys.readouterr()
+        return code, json.loads(out.out) if out.out else None, out.err
+
+    return run
+
+
+def words(document):
+    return {(v["metric"], v["concurrency"]): v["word"] for v in document["verdicts"]}
+
+
+# ---------------------------------------------------------------------- recommendations
+
+
+def test_a_document_against_itself_shows_no_difference(check):
+    code, document, _ = check(recommendation(), recommendation())
+    assert (code, document["outcome"]) == (0, "no regression")
+    assert set(words(document).values()) == {"no difference"}
+    assert document["schema"] == "spectune.check/1"
+
+
+@pytest.mark.parametrize("path", PANELS, ids=lambda path: path.stem)
+def test_no_published_recording_is_worse_or_better_than_itself(check, path):
+    code, document, _ = check(path, path)
+    assert code == 0
+    assert not {"regression", "improvement"} & set(words(document).values())
+
+
+def test_a_speed_up_that_fell_by_a_tenth_is_a_regression(check):
+    code, document, _ = check(recommendation(2.0), recommendation(1.8))
+    assert (code, document["exit_code"]) == (1, 1)
+    assert words(document)["speedup", 8] == "regression"
+    verdict = document["verdicts"][0]
+    assert verdict["change"] == pytest.approx(-0.1)
+    # half 1 % at 95 % on either side: sd .0051 each, .0072 of the difference, times 1.96
+    assert verdict["high"] - verdict["low"] == pytest.approx(2 * 1.96 * 0.0072 * 0.9, rel=0.01)
+
+
+def test_the_other_way_round_it_is_an_improvement_and_passes(check):
+    code, document, _ = check(recommendation(1.8), recommendation(2.0))
+    assert code == 0
+    assert words(document)["speedup", 8] == "improvement"
+    assert "improved: speedup" in document["summary"]
+
+
+def test_a_significant_loss_within_the_margin_is_none(check):
+    """2 % with sd .07 %: 28 standard errors from nothing, and 41 from the margin."""
+    code, document, _ = check(recommendation(2.0, half=0.001), recommendation(1.96, half=0.001))
+    assert (code, words(document)["speedup", 8]) == (0, "no difference")
+
+
+def test_a_large_loss_without_a_test_is_inconclusive(check):
+    """10 % less, known to 15 %: 1 standard error. It says so and how to settle it."""
+    code, document, _ = check(recommendation(2.0, half=0.15), recommendation(1.8, half=0.15))
+    assert (code, document["outcome"]) == (4, "inconclusive")
+    assert words(document)["speedup", 8] == "inconclusive"
+    assert check(recommendation(2.0, half=0.15), recommendation(1.8, half=0.15), "--strict")[0] == 1
+
+
+def test_margins_can_be_set_for_each_metric(check):
+    pair = recommendation(2.0), recommendation(1.8)
+    assert check(*pair, "--margin", "speedup=20%")[0] == 0
+    assert check(recommendation(2.0), recommendation(1.94), "--margin", "speedup=3%")[0] == 1
+
+
+def test_acceptance_has_a_verdict_of_its_own(check):
+    """3.25 -> 3.10 is 4.6 %, each known to .0016: the speed may not show it."""
+    code, document, _ = check(recommendation(), recommendation(length=3.10))
+    assert (code, words(document)["acceptance_length", 8]) == (1, "regression")
+    assert words(document)["speedup", 8] == "no difference"
+
+
+def test_each_position_has_one_too(check):
+    """Position 2 at .5 for .77, each with the assumed 2 %: 14 standard errors."""
+    code, document, _ = check(recommendation(), recommendation(rates=(0.88, 0.5, 0.45)))
+    assert code == 1
+    assert words(document)["position_p1", 8] == "no difference"
+    assert words(document)["position_p2", 8] == "regression"
+
+
+def test_every_load_is_judged_and_all_of_them_together(check):
+    slower = recommendation(loads=(1, 8, 32))
+    slower["candidates"][1]["speedup"] = recommendation(1.7)["speedup"]
+    code, document, _ = check(recommendation(loads=(1, 8, 32)), slower)
+    found = words(document)
+    assert code == 1
+    assert [found["speedup", load] for load in (1, 8, 32)] == [
+        "no difference",
+        "regression",
+        "no difference",
+    ]
+    everything = next(v for v in document["verdicts"] if v["all_loads"])
+    assert everything["change"] == pytest.approx((1.7 / 2) ** (1 / 3) - 1)
+
+
+def test_a_load_that_was_not_measured_again_is_inconclusive(check):
+    code, document, _ = check(recommendation(loads=(1, 8)), recommendation(loads=(8,)))
+    assert (code, words(document)["speedup", 1]) == (4, "inconclusive")
+    missing = next(v for v in document["verdicts"] if v["change"] is None)
+    assert "no measurement of dflash N=3" in missing["note"]
+
+
+def test_the_recommendation_itself_when_another_n_now_wins(check):
+    now = recommendation()
+    rival = {**now["candidates"][0], "num_speculative_tokens": 5}
+    rival["speedup"] = recommendation(2.3)["speedup"]
+    now["candidates"].append(rival)
+    code, document, _ = check(recommendation(), now)
+    assert (code, words(document)["recommendation", 8]) == (1, "regression")
+    assert "dflash N=5 is 15.0% faster now" in document["verdicts"][-1]["note"]
+
+
+def test_absolute_throughput_has_a_wide_margin_and_ratios_are_tight(check):
+    """A published false alarm: 409.6 -> 367.8 tok/s (-10.2 %), the ratio 1.30 -> 1.29."""
+    was = recommendation(1.30, throughput=1.30 * 409.6)
+    now = recommendation(1.29, throughput=1.29 * 367.8)
+    code, document, _ = check(was, now)
+    assert code == 0
+    throughput = next(v for v in document["verdicts"] if v["metric"] == "throughput")
+    assert throughput["word"] == "no difference"
+    assert "worse by more than noise" in throughput["note"]
+    assert check(was, now, "--margin", "throughput=5%")[0] == 1
+
+
+def test_throughput_is_not_compared_where_the_machine_is_not_known(check):
+    sides = [recommendation(throughput=rate, environment={}) for rate in (2000, 500)]
+    code, document, _ = check(*sides)
+    assert code == 0
+    assert ("throughput", 8) not in words(document)
+
+
+# ------------------------------------------------------------------- what carries no spread
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(1.0, 0), (0.88, 1), (1.12, 0)])
+def test_two_recordings(check, factor, expected):
+    code, document, _ = check(recording(), recording(factor))
+    assert code == expected
+    assert any("noise is assumed" in warning for warning in document["warnings"])
+    assert document["verdicts"][0]["assumed"]
+
+
+def test_the_assumed_noise_decides_where_it_is_all_there_is(check):
+    assert check(recording(), recording(0.88), "--assumed-noise", "10%")[0] == 4
+    assert check(recording(), recording(0.93), "--assumed-noise", "0.5%")[0] == 1
+
+
+def test_recordings_are_checked_at_their_own_best(check):
+    _, document, _ = check(recording(), recording())
+    assert {v["subject"] for v in document["verdicts"]} == {"mtp N=3"}
+
+
+# ----------------------------------------------------------------------- may not be compared
+
+
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [
+        ("model", {"model": "acme/other"}),
+        ("workload_sha256", {"workload": {"name": "math", "sha256": "cd" * 32}}),
+        ("gpu", {"environment": {"gpu": "AMD Instinct MI355X", "vllm": "0.32.0"}}),
+        ("vllm", {"environment": {"gpu": "AMD Instinct MI300X", "vllm": "1.0.0"}}),
+        ("runtime", {"environment": {"gpu": "AMD Instinct MI300X", "runtime": "CUDA 13.0"}}),
+        ("engine_args", {"engine_args": ["--max-num-seqs", "2"]}),
+    ],
+)
+def test_other_environments_are_refused_unless_allowed(check, field, change):
+    was = recommendation(engine_args=["--max-num-seqs", "8"])
+    now = {**was, **change}
+    code, document, _ = check(was, now)
+    assert (code, document["outcome"]) == (4, "not comparable")
+    assert [d["field"] for d in document["differences"] if d["refused"]] == [field]
+    assert document["verdicts"] == []
+    code, document, _ = check(was, now, "--allow", field)
+    assert code == 0
+    assert any(warning.startswith(f"{field} differs") for warning in document["warnings"])
+
+
+def test_a_newer_minor_version_is_what_checks_are_for(check):
+    newer = recommendation(environment={"gpu": "AMD Instinct MI300X", "vllm": "0.33.0"})
+    code, document, _ = check(recommendation(), newer)
+    assert code == 0
+    assert "vllm differs: 0.32.0 before, 0.33.0 now" in document["warnings"]
+
+
+def test_a_broken_drafter_must_not_become_the_golden_value(check):
+    """Acceptance length 1.04, speed-up .71: later breakage could never fail it."""
+    broken = recommendation(0.71, length=1.04, rates=(0.04, 0.0, 0.0))
+    code, document, _ = check(broken, broken)
+    assert (code, document["outcome"]) == (4, "inconclusive")
+    assert "acceptance length 1.04" in document["summary"]
+    assert check(broken, recommendation())[0] == 4
+    assert check(broken, broken, "--allow", "broken_reference")[0] == 0
+
+
+# ------------------------------------------------------------------------------ bad input
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({"schema": "spectune.recommendation/2"}, "recommendation/2"),
+        ({"schema": "other/1"}, "other/1"),
+        ([], "None"),
+        ({"schema": "spectune.recommendation/1"}, "model"),
+        (recommendation(half=-2.0), "high"),
+        ({**recommendation(), "per_concurrency": []}, "nothing to check"),
+    ],
+)
+def test_files_that_cannot_be_checked_are_a_usage_error(check, document, words):
+    code, printed, error = check(document, recommendation())
+    assert (code, printed) == (2, None)
+    assert words in error
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--margin", "speed=5%"),
+        ("--allow", "colour"),
+        ("--assumed-noise", "x"),
+        ("--engine", "simulate"),
+        ("--budget", "3m"),
+        ("--study", "x"),
+        ("--junit", "no/such/folder/j.xml"),
+        ("--", "--max-num-seqs", "8"),
+    ],
+)
+def test_bad_options_are_a_usage_error(check, options):
+    code, printed, error = check(recommendation(), recommendation(), *reversed_json(options))
+    assert (code, printed) == (2, None)
+    assert error
+
+
+def reversed_json(options):
+    """`--json` is appended by the fixture: it must not end up behind `--`."""
+    return options if options[0] != "--" else ("--json", *options)
+
+
+def test_a_missing_file_is_a_usage_error(check, tmp_path):
+    assert check(tmp_path / "none.json", recommendation())[0] == 2
+
+
+# -------------------------------------------------------------------------------- outputs
+
+
+def test_one_screen_of_text_answer_first(tmp_path, capsys):
+    files = [write(tmp_path, f"d{i}", recommendation(s)) for i, s in enumerate((2.0, 1.8))]
+    assert invoke(["check", files[0], "--against", files[1]]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("regression: speedup at concurrency 8 -10.0%")
+    assert len(lines) <= 24
+    assert any(line.startswith("regression") and "2.00x" in line for line in lines[1:])
+
+
+def test_junit_has_a_case_for_each_metric_and_load(check, tmp_path):
+    file = tmp_path / "j.xml"
+    _, document, _ = check(recommendation(), recommendation(1.8), "--junit", str(file))
+    suite = ElementTree.parse(file).getroot().find("testsuite")
+    cases = {case.get("name"): case for case in suite}
+    assert len(cases) == len(document["verdicts"]) + 1
+    assert cases["speedup at concurrency 8"].find("failure") is not None
+    assert cases["acceptance length at concurrency 8"].find("failure") is None
+    assert (suite.get("failures"), suite.get("errors")) == ("2", "0")
+
+
+@pytest.mark.parametrize(
+    ("speedup", "half", "code"), [(2.0, 0.01, 0), (1.8, 0.15, 4), (1.8, 0.01, 1)]
+)
+def test_junit_is_green_exactly_when_the_exit_code_is_zero(check, tmp_path, speedup, half, code):
+    file = tmp_path / "j.xml"
+    assert (
+        check(recommendation(half=half), recommendation(speedup, half), "--junit", str(file))[0]
+        == code
+    )
+    suite = ElementTree.parse(file).getroot().find("testsuite")
+    assert (int(suite.get("failures")) + int(suite.get("errors")) > 0) == (code != 0)
+
+
+def test_names_from_files_are_no_markup(check, tmp_path):
+    evil = recommendation(model="a|b<script>\x00")
+    files = [str(tmp_path / name) for name in ("j.xml", "m.md")]
+    code, _, _ = check(evil, recommendation(), "--junit", files[0], "--markdown", files[1])
+    assert code == 4
+    assert ElementTree.parse(files[0]).getroot().find("testsuite").get("errors") == "1"
+    assert "<script>" not in Path(files[1]).read_text()
+
+
+def test_the_step_summary_is_appended_and_capped(check, tmp_path, monkeypatch):
+    place = tmp_path / "summary.md"
+    place.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(place))
+    check(recommendation(), recommendation())
+    text = place.read_text()
+    assert text.startswith("before\n### spectune check: no regression")
+    assert "| ✅ no difference | speedup | 8 | dflash N=3 |" in text
+    place.write_text("x" * (1024 * 1024 - 300))
+    check(recommendation(), recommendation())
+    assert 1024 * 1024 - 300 < place.stat().st_size <= 1024 * 1024
+
+
+def test_a_step_summary_that_cannot_be_written_changes_no_verdict(check, tmp_path, monkeypatch):
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path))
+    code, _, error = check(recommendation(), recommendation(1.8))
+    assert code == 1
+    assert "GITHUB_STEP_SUMMARY" in error
+
+
+def test_the_reference_is_never_overwritten(tmp_path, capsys):
+    file = write(tmp_path, "d", recommendation())
+    assert invoke(["check", file, "--against", file, "-o", file]) == 2
+    assert json.loads(Path(file).read_text())["schema"] == "spectune.recommendation/1"
+
+
+def test_the_shell_sees_the_regression(tmp_path):
+    """Through a pipe with pipefail: the words and the code belong together."""
+    files = [write(tmp_path, f"d{i}", recording(f)) for i, f in enumerate((1.0, 0.88))]
+    command = f"{sys.executable} -m autotune check {files[0]} --against {files[1]}"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{command} | cat"], capture_output=True, text=True
+    )
+    assert "regression" in done.stdout.splitlines()[0]
+    assert done.returncode == 1
+
+
+def test_the_verb_is_listed():
+    assert "check" in VERBS
+
+
+# --------------------------------------------------------------------------- stored studies
+
+
+def test_a_stored_study_is_the_new_measurement(stage, check, tmp_path):
+    request = Request(methods="eagle3", num_speculative_tokens="3", effort="rigorous")
+    engine = simulate("dense-chat", noise=0.005)
+    was = stage.tune(engine, request)
+    stage.tune(simulate("dense-chat", noise=0.005), request, fresh=True)
+    newest = list_studies(stage.url)[-1].id
+    file = write(tmp_path, "was", was.model_dump(mode="json", by_alias=True))
+    code, document, _ = check(Path(file), None, "--study", newest, "--storage", stage.url)
+    assert code == 0
+    assert document["measured"]["kind"] == "study"
+    length = next(v for v in document["verdicts"] if v["metric"] == "acceptance_length")
+    assert length["change"] == 0  # same seed, same draws
+    assert len(RATES) == len(document["measured"]["rows"][1]["prompts"][0]["accepted_per_pos"])

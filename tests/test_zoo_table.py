@@ -1,0 +1,61 @@
+"""The table of methods on a real engine: what its cells say of given measurements."""
+
+from __future__ import annotations
+
+import pytest
+from methods import counts, equal, live, rates, speedups
+
+from autotune.methods import get_method
+
+
+def answer(drafts=40, draft_tokens=80, accepted=(30, 10), texts=("a", "b")):
+    return {
+        "drafts": drafts,
+        "draft_tokens": draft_tokens,
+        "accepted": list(accepted),
+        "texts": list(texts),
+    }
+
+
+def test_rates_are_accepted_over_drafts():
+    assert rates(answer()) == ".75 .25"
+    assert rates(answer(accepted=(40, 0))) == "1.00 .00"
+
+
+@pytest.mark.parametrize(
+    ("fresh", "says"),
+    [
+        (answer(), "yes, counts equal at 1 of 1 N"),
+        (answer(drafts=41), "NO, counts equal at 0 of 1 N"),
+        (answer(draft_tokens=79), "NO, counts equal at 0 of 1 N"),
+        (answer(accepted=(30, 11)), "NO, counts equal at 0 of 1 N"),
+    ],
+)
+def test_live_n_works_only_where_all_counts_are_identical(fresh, says):
+    found = {"live": {"2": answer(accepted=(30, 10, 0, 0))}, "fresh": {"2": fresh}}
+    assert live(get_method("eagle3"), found) == says
+
+
+def test_a_method_with_one_start_per_n_says_so():
+    assert live(get_method("pard"), {"fresh": {"2": answer()}}) == "no: one start per N"
+
+
+def test_positions_beyond_n_are_the_live_engines_own():
+    assert counts(answer(accepted=(30, 10, 0)), "2") == (40, 80, [30, 10])
+
+
+def test_each_different_answer_counts():
+    found = {"fresh": {"2": answer(), "6": answer(texts=("a", "x"))}, "live": {"2": answer()}}
+    assert equal(["a", "b"], found) == "5 of 6"
+
+
+@pytest.mark.parametrize(
+    ("predicted", "says"), [(None, "N=6 0.90"), ({"value": 2.034}, "N=6 2.03 → 0.90")]
+)
+def test_a_prediction_that_was_not_made_is_not_shown(predicted, says):
+    row = {
+        "num_speculative_tokens": 6,
+        "predicted_speedup": predicted,
+        "speedup": {"value": 0.9},
+    }
+    assert speedups(row) == says
