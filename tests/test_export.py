@@ -577,7 +577,7 @@ def test_a_file_changed_by_hand_is_refused(file, change, why):
 def test_a_plan_for_a_real_engine_records_its_variables(tmp_path, monkeypatch):
     monkeypatch.setenv("VLLM_ROCM_USE_AITER", "1")
     (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
-    request = Request(model=str(tmp_path), workload="math", methods="ngram")
+    request = Request(model=str(tmp_path), workload="math", methods="ngram", preflight=False)
     engine = VllmEngine(EngineOptions())
     engine.info = EngineInfo(python=sys.executable, vllm="0.32.0", platform="cpu")
     first = make_plan_of(request, engine)
