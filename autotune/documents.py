@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,27 @@ from typing import Any
 from pydantic import ValidationError
 
 from autotune.errors import ConfigurationError
-from autotune.records import Recommendation
+from autotune.records import BASELINE, Recommendation
+
+logger = logging.getLogger(__name__)
 
 RECOMMENDATION = "spectune.recommendation/1"
 MOST = 3  # of what is wrong is told
+
+# Keys beyond those that the format promises; what to put where another program left them out, from
+# the path and the object in which they belong.
+NOT_PROMISED: dict[str, Callable[[str | Path, dict[str, Any]], Any]] = {
+    "study": lambda path, _: Path(path).stem,
+    "engine": lambda *_: "unknown",
+    "created_at": lambda *_: "",
+    "stopped_because": lambda *_: "not said",
+    "exhausted": lambda *_: False,
+    "workload.max_tokens": lambda *_: None,
+    "per_concurrency.*.decision": lambda _, row: (
+        "do_not_speculate" if row.get("method") == BASELINE else "speculate"
+    ),
+    "per_concurrency.*.status": lambda *_: None,
+}
 
 
 def read_document(path: str | Path, what: str, schema: str) -> tuple[str, dict[str, Any]]:
@@ -39,24 +57,54 @@ def read_document(path: str | Path, what: str, schema: str) -> tuple[str, dict[s
 
 
 def load_recommendation(path: str | Path) -> Recommendation:
-    """A recommendation that `run -o`, `run --json` or `export` wrote.
+    """A recommendation that `run -o`, `run --json` or `export` wrote, or another program.
 
-    Raises ConfigurationError, naming the file and the place in it, for a file that `read_document`
-    refuses, an unknown or missing key, and a decision that its own method or N contradicts.
+    Keys that spectune does not know are left out with a warning; those that the format does not
+    promise may be missing. Raises ConfigurationError, naming the file and the place in it, for a
+    file that `read_document` refuses, a missing or wrong value, and a decision that its own method
+    or N contradicts.
     """
     _, document = read_document(path, "recommendation", RECOMMENDATION)
-    computed = set(Recommendation.model_computed_fields)
-    content = {key: value for key, value in document.items() if key not in computed}
+    content = {k: v for k, v in document.items() if k not in Recommendation.model_computed_fields}
     try:
         found = Recommendation.model_validate_json(json.dumps(content))
     except ValidationError as error:
-        raise ConfigurationError(f"recommendation {path}: {complaints(error)}") from error
+        found = _tolerated(path, content, error)
     if trouble := _contradiction(found):
         raise ConfigurationError(
             f"recommendation {path} contradicts itself: {trouble}",
             hint="export the study again; a file changed by hand is not evidence",
         )
     return found
+
+
+def _tolerated(path: str | Path, content: dict[str, Any], error: ValidationError) -> Recommendation:
+    """The document without unknown keys and with what may be missing, if that was all."""
+    unknown = []
+    for problem in error.errors():
+        place = problem["loc"]
+        pattern = ".".join("*" if isinstance(step, int) else step for step in place)
+        if problem["type"] == "extra_forbidden":
+            unknown.append(ascii(".".join(map(str, place))))
+            del _row_at(content, place)[str(place[-1])]
+        elif problem["type"] == "missing" and pattern in NOT_PROMISED:
+            row = _row_at(content, place)
+            row[str(place[-1])] = NOT_PROMISED[pattern](path, row)
+    try:
+        found = Recommendation.model_validate_json(json.dumps(content))
+    except ValidationError as left:
+        raise ConfigurationError(f"recommendation {path}: {complaints(left)}") from left
+    if unknown:
+        logger.warning("%s: left out what is not known here: %s", path, ", ".join(unknown))
+    return found
+
+
+def _row_at(content: dict[str, Any], place: tuple[int | str, ...]) -> dict[str, Any]:
+    """The object in which the last step of a place stands."""
+    row: Any = content
+    for step in place[:-1]:
+        row = row[step]
+    return row if isinstance(row, dict) else {}
 
 
 def complaints(
@@ -76,7 +124,7 @@ def complaints(
 
 def _contradiction(r: Recommendation) -> str | None:
     config, n = r.speculative_config, r.num_speculative_tokens
-    if (r.method == "none") != (n == 0):
+    if (r.method == BASELINE) != (n == 0):
         return f"method {r.method} with N={n}"
     if r.decision == "do_not_speculate" and (n or config):
         return f"{r.decision}, but N={n}"

@@ -37,6 +37,8 @@ SHORT = {
     "-r": "node-rank", "-q": "quantization", "-cc": "compilation-config",
     "-ac": "attention-config", "-dc": "diffusion-config", "-asc": "api-server-count",
 }  # fmt: skip
+PLAIN = re.compile(r"(--?)?[A-Za-z/][\w./+-]*", re.ASCII)  # and WORDS: text to every YAML
+WORDS = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
 NESTED = ("-config", "-overrides", "-kwargs", "-per-prompt")  # flags whose value is JSON
 REPEATED = "middleware"  # every other flag that is repeated counts once, the last time
 
@@ -82,10 +84,24 @@ def about(r: Recommendation, usage: str) -> str:
 
 
 def as_yaml(document: Any) -> str:
-    """Block style, ASCII only: vLLM opens the file in the locale's encoding."""
+    """Block style, ASCII only: vLLM opens the file in the locale's encoding.
+
+    Text is quoted unless every YAML reads it as text: PyYAML (YAML 1.1) would leave `1e3` and `y`
+    bare, which those of Kubernetes, Helm and the recipes' site take for a number and a boolean.
+    """
     import yaml
 
-    text: str = yaml.safe_dump(document, sort_keys=False, width=2**20, default_flow_style=False)
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    def represent(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+        bare = PLAIN.fullmatch(text) and text.lower() not in WORDS
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, None if bare else "'")
+
+    Dumper.add_representer(str, represent)
+    text: str = yaml.dump(
+        document, Dumper=Dumper, sort_keys=False, width=2**20, default_flow_style=False
+    )
     return text
 
 

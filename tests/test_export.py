@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import subprocess
@@ -444,6 +445,17 @@ def test_a_recipe_names_the_hardware_and_the_tensor_parallel_size():
     assert "ORG/NAME" in refused(recommendation(model="/models/mine"), "recipe")
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["1e3", "0o17", "y", "N", "off", "1_0", "12:30", ".5", "~", "null", "2020-01-01", "=", "+1"],
+)
+def test_text_is_text_to_every_yaml(text):
+    """YAML 1.2 (Kubernetes, Helm, JavaScript) has other numbers and booleans than YAML 1.1."""
+    r = recommendation("--tokenizer", text, variables={"VLLM_A": text})
+    for form in ("kubernetes", "helm", "recipe", "config"):
+        assert re.search(rf"(- |: )'{re.escape(text)}'$", export(r, form), re.MULTILINE), form
+
+
 def test_a_local_model_in_a_container_is_said():
     r = recommendation(model="/models/mine")
     assert remarks(r, "kubernetes") == ("the container needs a volume with /models/mine",)
@@ -540,7 +552,6 @@ def test_a_damaged_file_is_refused(tmp_path, text, why):
 
 
 CHANGES = {
-    "unknown key": ({"surprise": 1}, "surprise"),
     "wrong type": ({"num_speculative_tokens": "three"}, "num_speculative_tokens"),
     "N": ({"num_speculative_tokens": 4}, "speculative_config has 3"),
     "no method": ({"method": "none"}, "method none with N=3"),
@@ -560,13 +571,96 @@ def test_a_file_changed_by_hand_is_refused(file, change, why):
         load_recommendation(file)
 
 
+PROMISED = {  # the keys that every document has, and nothing else
+    "schema": "spectune.recommendation/1",
+    "model": MODEL,
+    "workload": {"name": "math", "sha256": "ab", "num_prompts": 64, "temperature": 0.0},
+    "environment": {"gpu": "AMD Instinct MI300X", "runtime": "ROCm 7.2.0", "vllm": "0.32.0",
+                    "torch": "2.13.0"},
+    "decision": "speculate",
+    "method": "dflash",
+    "num_speculative_tokens": 7,
+    "speculative_config": {"method": "dflash", "model": "acme/draft", "num_speculative_tokens": 7},
+    "speedup": {"value": 2.71, "low": 2.66, "high": 2.76, "confidence": 0.95},
+    "per_concurrency": [{"concurrency": 8, "method": "dflash", "num_speculative_tokens": 7,
+                         "speedup": {"value": 2.7, "low": 2.6, "high": 2.8, "confidence": 0.95}}],
+    "schedule": None,
+    "candidates": [{"method": "dflash", "num_speculative_tokens": 7, "concurrency": 8,
+                    "status": "confirmed", "predicted_output_tokens_per_second": 6260.0,
+                    "output_tokens_per_second": 6249.0, "acceptance_length": 5.06,
+                    "per_position_acceptance_rates": [0.88, 0.77],
+                    "draft_seconds_per_step": 0.0021, "verify_seconds_per_step": 0.0148}],
+    "baseline": [{"concurrency": 8, "output_tokens_per_second": 2310.0}],
+    "cost": {"engine_starts": 4, "probes": 19, "probe_seconds": 511.0, "total_seconds": 702.0},
+    "vllm_serve_args": [
+        "--speculative-config",
+        '{"method": "dflash", "model": "acme/draft", "num_speculative_tokens": 7}',
+    ],
+    "warnings": [],
+}  # fmt: skip
+
+
+def test_a_document_of_another_program_needs_only_what_is_promised(tmp_path, caplog):
+    path = tmp_path / "theirs.json"
+    path.write_text(json.dumps(PROMISED))
+    r = load_recommendation(path)
+    assert (r.study, r.per_concurrency[0].decision, r.engine_args) == ("theirs", "speculate", ())
+    config = yaml.safe_load(export(r, "config"))
+    assert config == {"model": MODEL, "speculative-config": PROMISED["speculative_config"]}
+    assert words_of(export(r, "command"))[:3] == ["vllm", "serve", MODEL]
+    assert "amd" not in yaml.safe_load(export(r, "recipe"))  # nothing is known beside the config
+    assert not caplog.records
+    more = {**PROMISED, "surprise": 1, "baseline": [{**PROMISED["baseline"][0], "watts": 700}]}
+    path.write_text(json.dumps(more))
+    assert load_recommendation(path) == r
+    assert "surprise" in caplog.text and "baseline.0.watts" in caplog.text
+
+
+@pytest.mark.parametrize("key", sorted(set(PROMISED) - {"schema", "schedule", "warnings"}))
+def test_what_is_promised_must_be_there(tmp_path, key):
+    path = tmp_path / "theirs.json"
+    path.write_text(json.dumps({name: PROMISED[name] for name in PROMISED if name != key}))
+    with pytest.raises(ConfigurationError, match=rf"theirs.json: .*{key}: Field required"):
+        load_recommendation(path)
+
+
+def places(value, path=()):
+    """Every place in a JSON value."""
+    yield path
+    below = value.items() if isinstance(value, dict) else ()
+    for key, inner in enumerate(value) if isinstance(value, list) else below:
+        yield from places(inner, (*path, key))
+
+
+ANY_JSON = st.none() | st.booleans() | st.integers(-3, 3) | st.floats() | TEXT | JSON
+
+
+@settings(max_examples=150)
+@given(st.sampled_from(list(places(PROMISED))[1:]), ANY_JSON | st.lists(ANY_JSON))
+def test_whatever_is_damaged_is_an_error_of_use(tmp_path_factory, place, value):
+    document = json.loads(json.dumps(PROMISED))
+    row = document
+    for step in place[:-1]:
+        row = row[step]
+    row[place[-1]] = value
+    path = tmp_path_factory.mktemp("damaged") / "r.json"
+    path.write_text(json.dumps(document))
+    try:
+        r = load_recommendation(path)
+        for form in FORMS:
+            with contextlib.suppress(ConfigurationError):
+                assert export(r, form)
+    except ConfigurationError as error:
+        assert "r.json" in error.message
+
+
 # ------------------------------------------------------------------------- from plan to document
 
 
 def test_a_plan_for_a_real_engine_records_its_variables(tmp_path, monkeypatch):
     monkeypatch.setenv("VLLM_ROCM_USE_AITER", "1")
     (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
-    request = Request(model=str(tmp_path), workload="math", methods="ngram")
+    request = Request(model=str(tmp_path), workload="math", methods="ngram", preflight=False)
     engine = VllmEngine(EngineOptions())
     engine.info = EngineInfo(python=sys.executable, vllm="0.32.0", platform="cpu")
     first = make_plan_of(request, engine)
