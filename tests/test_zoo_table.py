@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from methods import counts, equal, live, rates, speedups
+from methods_table import counts, equal, live, rates, speedups
 
 from autotune.methods import get_method
 
