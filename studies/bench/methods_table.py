@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -27,7 +28,8 @@ def document(
         "# Methods on a real engine",
         "",
         f"Written by `make bench-methods` on {first['created_at'][:10]}: vLLM {machine['vllm']} "
-        f"for {machine['runtime']}, {machine['cpu']}, a machine that others share. The models are "
+        f"for {machine['runtime']}, {os.cpu_count()} cores of {machine['cpu']}, shared with other "
+        "work: counts are exact, times are not, and the intervals say by how much. The models are "
         "the tiny ones that `make zoo` trains (`studies/bench/zoo`), so acceptance shows that a "
         "method works and is read right, and no speed-up here says anything about a GPU.",
         "",
@@ -39,7 +41,7 @@ def document(
         "",
         *explanation(lengths),
         "",
-        "## What could not run here",
+        "## What did not run here",
         "",
         *not_run(inside),
         "",
@@ -114,7 +116,8 @@ def equal(texts: list[str], found: Json) -> str:
 def speedups(row: Json) -> str:
     predicted, seen = row["predicted_speedup"], row["speedup"]
     before = f"{predicted['value']:.2f} → " if predicted else ""
-    return f"N={row['num_speculative_tokens']} {before}{seen['value']:.2f}"
+    interval = f"[{seen['low']:.2f}, {seen['high']:.2f}]"
+    return f"N={row['num_speculative_tokens']} {before}{seen['value']:.2f} {interval}"
 
 
 def explanation(lengths: Sequence[int]) -> tuple[str, ...]:
@@ -122,7 +125,7 @@ def explanation(lengths: Sequence[int]) -> tuple[str, ...]:
         "- *accepted per position*: share of drafts of which that position was accepted, on a "
         "fresh start, one request at a time.",
         "- *live N*: drafts, drafted tokens and tokens accepted per position on one engine whose N "
-        f"was switched between {', '.join(map(str, lengths))}, against a fresh start with each N, "
+        f"was switched among {', '.join(map(str, lengths))}, against a fresh start with each N, "
         "same questions. Equal means identical, not similar.",
         "- *greedy answers equal*: texts of all those starts against the target's own.",
         "- *predicted*: by the cost model before the first measurement of that N; the first N of a "
@@ -135,7 +138,8 @@ def not_run(inside: Json) -> Iterator[str]:
     ran, engine = {method for answers in inside.values() for method in answers}, probe_engine(None)
     for method in all_methods():
         if method.name not in ran:
-            yield f"- `{method.name}`: {method.refused or method.unavailable(engine)}."
+            reason = method.refused or method.unavailable(engine)
+            yield f"- `{method.name}`: {reason or 'it can run; it was not measured'}."
 
 
 def decisions(studies: Sequence[tuple[Family, Json]]) -> Iterator[str]:
