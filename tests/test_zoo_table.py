@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-from methods import counts, equal, live, rates, speedups
+import re
+from pathlib import Path
 
-from autotune.methods import get_method
+import pytest
+from methods_table import counts, equal, live, rates, speedups
+
+from autotune.methods import all_methods, get_method
 
 
 def answer(drafts=40, draft_tokens=80, accepted=(30, 10), texts=("a", "b")):
@@ -50,12 +53,23 @@ def test_each_different_answer_counts():
 
 
 @pytest.mark.parametrize(
-    ("predicted", "says"), [(None, "N=6 0.90"), ({"value": 2.034}, "N=6 2.03 → 0.90")]
+    ("predicted", "says"),
+    [
+        (None, "N=6 0.90 [0.80, 1.05]"),
+        ({"value": 2.034}, "N=6 2.03 → 0.90 [0.80, 1.05]"),
+    ],
 )
 def test_a_prediction_that_was_not_made_is_not_shown(predicted, says):
     row = {
         "num_speculative_tokens": 6,
         "predicted_speedup": predicted,
-        "speedup": {"value": 0.9},
+        "speedup": {"value": 0.9, "low": 0.8, "high": 1.049},
     }
     assert speedups(row) == says
+
+
+def test_every_method_is_in_the_document():
+    text = (Path(__file__).parent.parent / "docs" / "methods-measured.md").read_text()
+    rows = re.findall(r"^(?:\| |- `)([a-z0-9_]+)`?[: ]", text, re.MULTILINE)
+    named = [name for name in rows if name in {method.name for method in all_methods()}]
+    assert sorted(named) == sorted(method.name for method in all_methods())
