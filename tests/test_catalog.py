@@ -459,3 +459,18 @@ def test_advice_that_no_method_takes_is_a_bad_catalogue(tmp_path):
 @pytest.mark.parametrize("name", NINE)
 def test_the_nine_by_short_and_full_name(name):
     assert resolve_model(name).model == resolve_model(name.partition("/")[2]).model == name
+
+
+def test_models_says_what_each_n_costs(tmp_path):
+    """On the V2 runner of a GPU n-gram always drafts the largest N, EAGLE-3 the one asked for."""
+    from autotune.cli.models import describe, text
+
+    engine = ROCM.model_copy(update={"packages": frozenset({"triton"})})
+    document = describe(resolve_model("Qwen3-8B"), environment=engine)
+    why = {space["method"]: space["why_not_live"] for space in document["methods"]}
+    assert why["eagle3"] is None
+    assert "V2 model runner" in why["ngram"]
+    assert "pard" in why["peagle"]
+    assert "every N costs an engine start" in text(document)
+    only = describe(resolve_model("Qwen3-8B"), environment=engine, methods=["eagle3"])
+    assert "every N costs" not in text(only)

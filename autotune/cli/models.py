@@ -133,6 +133,8 @@ def text(document: dict[str, Any]) -> str:
     ]  # fmt: skip
     heading = ("METHOD", "N", "LIVE N", "DRAFTER")
     parts = [document["model"], _facts(document["facts"]), table([heading, *rows])]
+    if any(space["why_not_live"] for space in document["methods"]):
+        parts.append("LIVE N no: every N costs an engine start of its own.")
     if document["alternatives"]:
         lines = [
             f"  --drafter {other['method']}={other['id']}"
