@@ -29,7 +29,7 @@ from autotune.records import (
 from autotune.verdicts import welch
 
 TRIMMED = 0.2
-START_SD = 0.003  # of ln(speed), what one start moves: assumed until cycles show it
+START_SD = 0.004  # of ln(speed), what one start moves: assumed until cycles show it
 START_WEIGHT = 4.0  # cycles that the assumption counts for
 QUANTILES = ("p50", "p90", "p99")
 CONFIDENCE = 0.95

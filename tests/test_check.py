@@ -10,11 +10,17 @@ from xml.etree import ElementTree
 
 import pytest
 from check_samples import RATES, recommendation, recording, write
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from tuner_samples import PUBLISHED, simulate
 
+from autotune.check import Rules, check_sides
+from autotune.check_recommendation import recommended_side
 from autotune.cli import VERBS, invoke
+from autotune.comparable import parse_allowed
 from autotune.plan import Request
 from autotune.store import list_studies
+from autotune.verdicts import parse_margins
 
 PANELS = sorted(PUBLISHED.glob("*.json"))
 
@@ -164,6 +170,47 @@ def test_throughput_is_not_compared_where_the_machine_is_not_known(check):
     code, document, _ = check(*sides)
     assert code == 0
     assert ("throughput", 8) not in words(document)
+
+
+documents = st.builds(
+    recommendation,
+    speedup=st.floats(0.5, 5),
+    half=st.floats(0.001, 0.3),
+    length=st.floats(1.05, 3.9),
+    rates=st.lists(st.floats(0, 1), min_size=3, max_size=3).map(tuple),
+    throughput=st.floats(10, 1e5),
+    loads=st.sampled_from([(8,), (1, 8), (1, 8, 32)]),
+)
+
+
+def compared(one, other):
+    sides = (recommended_side(each, name) for each, name in ((one, "one"), (other, "other")))
+    return check_sides(*sides, Rules(parse_margins([]), parse_allowed("broken-reference")))
+
+
+@given(documents)
+def test_whatever_it_holds_a_document_is_never_worse_than_itself(document):
+    report = compared(document, document)
+    assert report.exit_code in (0, 4)
+    assert {v.word for v in report.verdicts} <= {"no difference", "inconclusive"}
+
+
+@given(documents, documents)
+def test_swapping_two_documents_swaps_the_words(one, other):
+    assume(one["speedup"]["value"] > 1 and other["speedup"]["value"] > 1)
+    other = {**other, **{key: one[key] for key in ("model", "workload", "environment")}}
+    there, back = compared(one, other), compared(other, one)
+    swapped = {"regression": "improvement", "improvement": "regression"}
+    words = [
+        {
+            (v.metric, v.concurrency): v.word
+            for v in report.verdicts
+            if v.change is not None and v.metric != "recommendation"  # only ever worse
+        }
+        for report in (there, back)
+    ]
+    for key in words[0].keys() & words[1].keys():
+        assert words[1][key] == swapped.get(words[0][key], words[0][key])
 
 
 # ------------------------------------------------------------------- what carries no spread

@@ -136,8 +136,8 @@ def test_what_moves_whole_cycles_widens_the_figure():
     """Four cycles at +-5 %, blocks alike within: ten equal blocks know no more than one."""
     cycles = [[0.05 * (-1) ** i + 0.001 * (-1) ** j for j in range(10)] for i in range(4)]
     figure = ratio_figure(cycles)
-    # variance between cycles (.05^2 * 4/3) with 3 degrees of freedom, 4 of the assumed 2 * .003^2
-    expected = (4 * 2 * 0.003**2 + 3 * 0.05**2 * 4 / 3) / 7
+    # variance between cycles (.05^2 * 4/3) with 3 degrees of freedom, 4 of the assumed 2 * .004^2
+    expected = (4 * 2 * 0.004**2 + 3 * 0.05**2 * 4 / 3) / 7
     assert figure.sd == pytest.approx(math.sqrt(expected / 4), rel=0.25)
 
 

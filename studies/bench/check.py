@@ -2,12 +2,13 @@
 
     python studies/bench/check.py [--trials 100] [--jobs 1]
 
-Each trial measures a golden value (8 full cycles) and checks three engines against it with the
-default budget: the same one (A/A), one whose speculation is 5 % slower, one whose drafter is
-accepted 3 % less (acceptance length). Every engine start moves speed by 0.3 %, the machine drifts
-(a random walk, 0.1 % a window, and a slow wave of 4 %), every window has noise of 1 to 5 %, and
-one in 30 is disturbed and loses 10 to 40 %. A plain threshold at the same windows is beside it:
-the mean ratio of all windows, a regression where it lost as much as the margin.
+Each trial measures a golden value (8 full cycles; with --reference recommended the result of a
+default `spectune run` instead) and checks three engines against it with the default budget: the
+same one (A/A), one whose speculation is 5 % slower, one whose drafter is accepted 3 % less
+(acceptance length). Every engine start moves speed by 0.3 %, the machine drifts (a random walk,
+0.1 % a window, and a slow wave of 4 %), every window has noise of 1 to 5 %, and one in 30 is
+disturbed and loses 10 to 40 %. A plain threshold at the same windows is beside it: the mean ratio
+of all windows, a regression where it lost as much as the margin.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -28,11 +30,14 @@ from autotune import stats
 from autotune.check import Rules
 from autotune.check_bench import Bench, Configuration, Memory
 from autotune.check_measure import Effort, check_engine, measured_side
+from autotune.check_recommendation import recommended_side
 from autotune.engines import EngineOptions, load_engine
 from autotune.engines.scenario import load_scenario
 from autotune.measure import Lab
 from autotune.plan import Request, make_plan
 from autotune.records import CheckSide, Plan, Window
+from autotune.store import open_study, remove_study
+from autotune.tuner import tune
 from autotune.verdicts import METRICS, distance, parse_margins
 
 NOISES = (0.01, 0.02, 0.03, 0.05)
@@ -41,6 +46,7 @@ START_SD, WALK_SD, WAVE, OUTLIERS = 0.003, 0.001, 0.04, 1 / 30
 SLOWDOWN, LESS_ACCEPTED = 0.05, 0.03
 ASKED = {"A/A": "any", "5 % slower": "speedup", "3 % less accepted": "acceptance_length"}
 KINDS = tuple(ASKED)
+EMPTY = "empty.db"  # making a database takes longer than a study in it
 HEADING = ("noise", "pair", "checks", "regression", "no regression", "inconclusive", "threshold",
            "pairs of windows")  # fmt: skip
 
@@ -93,6 +99,7 @@ class Trial(NamedTuple):
     noise: float
     seed: int
     scenarios: tuple[str, str]  # files: as it was, and with fewer tokens accepted
+    recommended: bool  # the reference is what `spectune run` gives, not a golden value
 
 
 class Found(NamedTuple):
@@ -148,8 +155,18 @@ def golden(trial: Trial) -> CheckSide:
     return measured_side(plan, configuration, bench.rows())
 
 
+def recommended(trial: Trial) -> CheckSide:
+    """What `spectune run -o recommended.json` gives, with its four held-out blocks."""
+    engine, plan = engine_and_plan(trial, 0, 0, 0.0)
+    with tempfile.TemporaryDirectory() as folder:
+        file = shutil.copy(Path(trial.scenarios[0]).parent / EMPTY, folder)
+        with open_study(f"sqlite:///{file}", plan) as study:
+            found = tune(plan, cast(Any, engine), study, lambda text: None)
+    return recommended_side(found.model_dump(mode="json", by_alias=True), "recommended.json")
+
+
 def run_trial(trial: Trial) -> list[Found]:
-    reference = golden(trial)
+    reference = recommended(trial) if trial.recommended else golden(trial)
     rules = Rules(parse_margins([]), allowed=frozenset({"workload_sha256"}))
     cases = ((0, 1, 0.0), (0, 2, SLOWDOWN), (1, 3, 0.0))
     found = []
@@ -210,12 +227,24 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=100, help="at each noise")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--reference", choices=("golden", "recommended"), default="golden")
     arguments = parser.parse_args()
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         files = scenarios(Path(folder))
+        with open_study(
+            f"sqlite:///{folder}/{EMPTY}",
+            engine_and_plan(Trial(0.0, 0, files, False), 0, 0, 0.0)[1],
+        ) as study:
+            pass
+        remove_study(f"sqlite:///{folder}/{EMPTY}", study.id)
         trials = [
-            Trial(noise, arguments.seed + 100_000 * i + each, files)
+            Trial(
+                noise,
+                arguments.seed + 100_000 * i + each,
+                files,
+                arguments.reference == "recommended",
+            )
             for i, noise in enumerate(NOISES)
             for each in range(arguments.trials)
         ]
