@@ -230,7 +230,8 @@ def single(value: float | None, noise: float) -> Figure | None:
 
 def _length(c: Candidate, noise: float) -> Figure | None:
     if c.acceptance_length_interval is not None:
-        return from_ratio(c.acceptance_length_interval)
+        clusters = len(c.prompts) or None  # the interval is Student's t over prompts
+        return from_ratio(c.acceptance_length_interval, blocks=clusters)
     return single(c.acceptance_length, noise)
 
 
