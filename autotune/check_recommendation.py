@@ -134,7 +134,7 @@ def faults(rows: list[CheckRow]) -> tuple[str, ...]:
                 f"{what}: {first[0].value:.1%} of first drafted tokens accepted, "
                 "the drafter is broken"
             )
-        if row.speedup is not None and row.speedup.value < 1:
+        if row.speedup is not None and row.speedup.value * math.exp(2 * row.speedup.sd) < 1:
             found.append(f"{what}: {row.speedup.value:.2f}x, slower than no speculation")
     return tuple(found)
 
