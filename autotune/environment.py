@@ -205,3 +205,9 @@ def cpu_name() -> str | None:
         return None
     found = re.search(r"^model name\s*:\s*(\S.*?)\s*$", text, re.MULTILINE)
     return found[1] if found else None
+
+
+def device_memory(engine: EngineInfo) -> int | None:
+    """Bytes of the smallest GPU that the engine can see; None: no GPU, or not known."""
+    gpus = None if engine.platform == "cpu" else probe_gpus(engine.platform)
+    return gpus.smallest_memory if gpus else None

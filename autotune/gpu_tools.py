@@ -54,6 +54,12 @@ class Gpus(Record):
         return tuple(device.name for device in self.devices)
 
     @property
+    def smallest_memory(self) -> int | None:
+        """Bytes of the GPU with the least; None where one of them does not say."""
+        sizes = [size for size in self.memory_bytes if size is not None]
+        return min(sizes) if sizes and len(sizes) == len(self.devices) else None
+
+    @property
     def name(self) -> str | None:
         """One name if they are alike, else all of them."""
         return alike(self.names)

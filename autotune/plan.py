@@ -11,10 +11,9 @@ from autotune.catalog import resolve_model
 from autotune.comparison import require_sampler
 from autotune.discover import with_discovered
 from autotune.engines import Engine, Offer, Progress
-from autotune.environment import EngineInfo, probe_engine, probe_environment
+from autotune.environment import device_memory, probe_engine, probe_environment
 from autotune.errors import ConfigurationError
 from autotune.faults import with_fault_warnings
-from autotune.gpu import probe_gpus
 from autotune.limits import parse_goodput
 from autotune.preflight import preflight
 from autotune.preflight_vllm import Asked
@@ -149,18 +148,10 @@ def _open_plan(request: Request, engine: Engine, progress: Progress) -> Plan:
     if request.preflight and isinstance(engine, Asked):
         plan = preflight(
             plan, engine, named=_named(request), progress=progress,
-            device_bytes=_device_bytes(info),
+            device_bytes=device_memory(info),
         )  # fmt: skip
         _need_some(plan.spaces, plan.skipped)
     return with_fault_warnings(plan, info)
-
-
-def _device_bytes(info: EngineInfo) -> int | None:
-    """Memory of the smallest GPU that the engine can see; None: not known."""
-    gpus = None if info.platform == "cpu" else probe_gpus(info.platform)
-    sizes = gpus.memory_bytes if gpus else ()
-    known = [size for size in sizes if size is not None]
-    return min(known) if known and len(known) == len(sizes) else None
 
 
 def _closed_plan(request: Request, engine: Engine, offer: Offer) -> Plan:

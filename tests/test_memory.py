@@ -8,9 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotune.cli import cli
 from autotune.errors import ConfigurationError
 from autotune.memory import expected_memory, parse_kv_shape
 from autotune.memory_weights import folder_weights, model_weights, read_header
@@ -287,3 +289,24 @@ def test_what_is_not_known_is_none(tmp_path, monkeypatch, caplog):
     assert expected_memory(model).fits is None  # no GPU's memory is known
     assert expected_memory(model, "org/absent", device_bytes=9).left_bytes is None
     assert expected_memory(model, kv_cache_dtype="nvfp4").kv_bytes_per_token is None
+
+
+# ------------------------------------------------------------------------------- spectune models
+
+
+def test_models_tells_what_each_method_keeps(tmp_path):
+    """2 layers, key and value, 4 heads of 8, 2 bytes: 256; the drafter: 1 x 2 x 2 x 8 x 2 = 64."""
+    shape = {"model_type": "llama", "hidden_size": 32, "num_attention_heads": 4, "vocab_size": 10,
+             "dtype": "bfloat16"}  # fmt: skip
+    model = checkpoint(tmp_path / "m", {**shape, "num_hidden_layers": 2}, [("BF16", 3 * 2**19)])
+    draft = {**shape, "num_hidden_layers": 1, "num_key_value_heads": 2}
+    small = checkpoint(tmp_path / "d", draft, [("BF16", 2**18)])
+    arguments = ["models", model, "--drafter", f"draft_model={small}"]
+    found = CliRunner().invoke(cli, [*arguments, "--json"])
+    memory = {m["method"]: m["memory"] for m in json.loads(found.stdout)["methods"]}
+    assert memory["ngram"]["weight_bytes"] == memory["draft_model"]["weight_bytes"] == 3 * 2**20
+    assert (memory["ngram"]["drafter_bytes"], memory["draft_model"]["drafter_bytes"]) == (0, 2**19)
+    assert memory["ngram"]["kv_bytes_per_token"] == 256
+    assert memory["draft_model"]["kv_bytes_per_token"] == 256 + 64
+    rows = {tuple(line.split()) for line in CliRunner().invoke(cli, arguments).stdout.splitlines()}
+    assert ("draft_model", "0.0", "GiB", "0.0", "GiB", "0.3", "KiB", "-", "-") in rows

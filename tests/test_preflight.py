@@ -10,7 +10,6 @@ import sys
 import textwrap
 import time
 from contextlib import closing
-from typing import NamedTuple
 
 import psutil
 import pytest
@@ -23,6 +22,7 @@ from autotune.engines import EngineOptions
 from autotune.engines.vllm import VllmEngine
 from autotune.environment import EngineInfo
 from autotune.errors import ConfigurationError
+from autotune.gpu_tools import GpuDevice, Gpus
 from autotune.memory_weights import Weights
 from autotune.plan import Request, make_plan
 from autotune.preflight import preflight
@@ -381,23 +381,21 @@ def test_a_cache_that_holds_fewer_requests_than_the_load(fake, tmp_path, monkeyp
         assert all(f"at most {fits} of these requests" in w for w in checked.warnings)
 
 
-class Cards(NamedTuple):
-    """As `Gpus` tells of them."""
-
-    memory_bytes: tuple[int | None, ...]
+def cards(*sizes):
+    return Gpus(devices=tuple(GpuDevice(name="GPU", memory_bytes=size) for size in sizes))
 
 
 @pytest.mark.parametrize(
-    ("cards", "warns"),
-    [(Cards((8192, 1000)), True), (Cards((8192, 4000)), False), (Cards((None, 1000)), False),
+    ("gpus", "warns"),
+    [(cards(8192, 1000), True), (cards(8192, 4000), False), (cards(None, 1000), False),
      (None, False)],
     ids=["small", "large", "one unknown", "no gpu"],
 )  # fmt: skip
-def test_the_smallest_gpu_decides(fake, tmp_path, monkeypatch, cards, warns):
+def test_the_smallest_gpu_decides(fake, tmp_path, monkeypatch, gpus, warns):
     """Weights of 1500 bytes, half of each card's memory usable."""
     info = EngineInfo(python="p", vllm="0.32.0", platform="rocm")
     monkeypatch.setattr("autotune.plan.probe_engine", lambda _: info)
-    monkeypatch.setattr("autotune.plan.probe_gpus", lambda _: cards)
+    monkeypatch.setattr("autotune.environment.probe_gpus", lambda _: gpus)
     weights = Weights(by_type={"BF16": 1500})
     monkeypatch.setattr("autotune.memory.model_weights", lambda name: weights)
     facts = {"gpu_memory_utilization": 0.5, "tensor_parallel_size": 1, "pipeline_parallel_size": 1}

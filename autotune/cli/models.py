@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +16,10 @@ from autotune.cli.options import option
 if TYPE_CHECKING:
     from autotune.catalog import CatalogEntry, ResolvedModel
     from autotune.environment import EngineInfo
+    from autotune.memory import MemoryEstimate
     from autotune.records import MethodSpace
+
+    Memory = Callable[[str | None], MemoryEstimate]  # of a drafter, beside the target
 
 
 @click.command("models")
@@ -76,16 +81,27 @@ def _document(
 
     model = resolve_model(name, catalog)
     model, said = with_discovered(model) if ask_hub else (model, ())
+    engine = probe_engine(vllm_python)
     document = describe(
         model,
+        memory=_memory_on(engine, model.model),
         drafters=parse_drafters(drafters),
-        environment=probe_engine(vllm_python),
+        environment=engine,
         options=parse_options(options),
     )
     return {**document, "warnings": [*said, *document["warnings"]]}
 
 
-def describe(model: ResolvedModel, **settings: Any) -> dict[str, Any]:
+def _memory_on(engine: EngineInfo, model: str) -> Memory:
+    """Estimates for one device of this machine, one per drafter; the smallest device counts."""
+    from autotune.environment import device_memory
+    from autotune.memory import expected_memory
+
+    size = device_memory(engine)
+    return functools.cache(lambda drafter: expected_memory(model, drafter, device_bytes=size))
+
+
+def describe(model: ResolvedModel, memory: Memory | None = None, **settings: Any) -> dict[str, Any]:
     """What can draft for a model; `settings` are those of candidates.build_spaces."""
     from autotune.candidates import build_spaces
     from autotune.methods import all_methods
@@ -100,7 +116,11 @@ def describe(model: ResolvedModel, **settings: Any) -> dict[str, Any]:
         "catalogued": model.entry is not None,
         "facts": read(model.model).model_dump(mode="json"),
         "methods": [
-            {**space.model_dump(mode="json"), "why_not_live": _why_not_live(space, engine)}
+            {
+                **space.model_dump(mode="json"),
+                "why_not_live": _why_not_live(space, engine),
+                "memory": memory(space.drafter).model_dump(mode="json") if memory else None,
+            }
             for space in spaces
         ],
         "alternatives": [
@@ -133,6 +153,7 @@ def text(document: dict[str, Any]) -> str:
     ]  # fmt: skip
     heading = ("METHOD", "N", "LIVE N", "DRAFTER")
     parts = [document["model"], _facts(document["facts"]), table([heading, *rows])]
+    parts.append(_memory_table(document["methods"]))
     if any(space["why_not_live"] for space in document["methods"]):
         parts.append("LIVE N no: every N costs an engine start of its own.")
     if document["alternatives"]:
@@ -161,6 +182,35 @@ def _facts(facts: dict[str, Any]) -> str:
         "MTP modules": facts["n_predict"],
     }
     return ", ".join(f"{name} {value}" for name, value in named.items() if value is not None)
+
+
+def _memory_table(methods: list[dict[str, Any]]) -> str:
+    """Expected memory, by method; empty where nothing at all is known."""
+    known = [space for space in methods if space["memory"]]
+    rows = [(space["method"], *_sizes(space["memory"])) for space in known]
+    if all(set(row[1:]) == {"-"} for row in rows):
+        return ""
+    heading = ("MEMORY", "TARGET", "DRAFTER", "KV/TOKEN", "LEFT FOR KV", "TOKENS")
+    notes = dict.fromkeys(note for space in known for note in space["memory"]["notes"])
+    below = [
+        "On one device without tensor parallelism; activations and graphs come on top.",
+        *notes,
+    ]
+    return "\n".join((table([heading, *rows]), *below))
+
+
+def _sizes(memory: dict[str, Any]) -> tuple[str, ...]:
+    def size(name: str, unit: int, word: str) -> str:
+        return "-" if memory[name] is None else f"{memory[name] / unit:.1f} {word}"
+
+    tokens = memory["kv_tokens"]
+    return (
+        size("weight_bytes", 2**30, "GiB"),
+        size("drafter_bytes", 2**30, "GiB"),
+        size("kv_bytes_per_token", 2**10, "KiB"),
+        size("left_bytes", 2**30, "GiB"),
+        "-" if tokens is None else str(tokens),
+    )
 
 
 def _skipped(skipped: list[dict[str, Any]]) -> list[str]:
