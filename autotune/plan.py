@@ -6,17 +6,20 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-from autotune.candidates import build_spaces
-from autotune.catalog import resolve_model
 from autotune.comparison import require_sampler
-from autotune.discover import with_discovered
 from autotune.engines import Engine, Offer, Progress
-from autotune.environment import device_memory, probe_engine, probe_environment
 from autotune.errors import ConfigurationError
-from autotune.faults import with_fault_warnings
 from autotune.limits import parse_goodput
+from autotune.machine.environment import device_memory, probe_engine, probe_environment
+from autotune.machine.faults import with_fault_warnings
+from autotune.machine.variables import engine_variables
+from autotune.models.candidates import build_spaces
+from autotune.models.catalog import resolve_model
+from autotune.models.discover import with_discovered
+from autotune.models.speculative_options import parse_options
+from autotune.models.wanted import parse_drafters, parse_lengths, parse_methods
 from autotune.preflight import preflight
-from autotune.preflight_vllm import Asked
+from autotune.preflight.validation import Asked
 from autotune.priors import prior
 from autotune.records import (
     Message,
@@ -31,9 +34,6 @@ from autotune.records import (
     Target,
     Workload,
 )
-from autotune.speculative_options import parse_options
-from autotune.variables import engine_variables
-from autotune.wanted import parse_drafters, parse_lengths, parse_methods
 from autotune.workload import held_out_warning, load_workload, workload_warnings
 
 Effort = Literal["fast", "default", "rigorous"]

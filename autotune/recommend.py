@@ -17,6 +17,7 @@ from autotune.evidence import (
     prediction_quality,
     speedup_at,
 )
+from autotune.export.serve_args import serve_args, served_engine_args
 from autotune.knowledge import Key, Knowledge, Load
 from autotune.limits import NO_SPECULATION, eligible, keeps
 from autotune.measure import Lab
@@ -34,7 +35,6 @@ from autotune.records import (
 )
 from autotune.schedule_verdict import over_loads
 from autotune.search import PREDICTED, candidate_of
-from autotune.serve_args import serve_args, served_engine_args
 
 Decision = Literal["speculate", "do_not_speculate", "inconclusive"]
 

@@ -662,7 +662,7 @@ class Recommendation(Record):
         """The ready command line, shell-quoted; None where the drafter's config is not known."""
         import shlex
 
-        from autotune.serve_args import served_engine_args
+        from autotune.export.serve_args import served_engine_args
 
         if self.method != BASELINE and self.speculative_config is None:
             return None

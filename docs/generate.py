@@ -16,19 +16,19 @@ from typing import Any
 
 import click
 
-from autotune.catalog import ResolvedModel, packaged_catalog
 from autotune.cli import VERBS, cli
 from autotune.cli.doctor import conditions
 from autotune.cli.methods import values_text
 from autotune.cli.models import describe
 from autotune.cli.models import text as models_text
-from autotune.doctor import Diagnosis
-from autotune.environment import EngineInfo
-from autotune.fault_table import FAULTS
+from autotune.machine.doctor import Diagnosis
+from autotune.machine.environment import EngineInfo
+from autotune.machine.fault_table import FAULTS
 from autotune.methods import NOT_OFFERED, Method, all_methods
 from autotune.methods._knobs import Knob
 from autotune.methods._options import OWNED, dotted
-from autotune.model_facts import ModelFacts
+from autotune.models.catalog import ResolvedModel, packaged_catalog
+from autotune.models.facts import ModelFacts
 from autotune.recording import Recording
 from autotune.records import CheckReport, Recommendation
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from autotune import cpu, environment, gpu_kfd
+from autotune.machine import cpu, environment, gpu_kfd
 
 MACHINES = Path(__file__).parent / "machines"
 NAMES = sorted(path.stem for path in MACHINES.glob("*.json"))

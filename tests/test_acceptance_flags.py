@@ -8,8 +8,8 @@ import pytest
 from test_drafts import counted, result
 from tuner_samples import Scripted, plan_of, replay, simulate
 
-from autotune.candidates import build_spaces
-from autotune.catalog import resolve_model
+from autotune.models.candidates import build_spaces
+from autotune.models.catalog import resolve_model
 from autotune.plan import Request, make_plan
 
 RISING = {("none", 0): 100.0, **{("mtp", n): 100.0 + 20 * n for n in range(1, 5)}}

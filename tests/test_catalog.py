@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from autotune.candidates import build_spaces
-from autotune.catalog import load_catalog, resolve_model
 from autotune.cli.models import command
-from autotune.environment import EngineInfo
 from autotune.errors import ConfigurationError
-from autotune.wanted import parse_drafters, parse_lengths, parse_methods
+from autotune.machine.environment import EngineInfo
+from autotune.models.candidates import build_spaces
+from autotune.models.catalog import load_catalog, resolve_model
+from autotune.models.wanted import parse_drafters, parse_lengths, parse_methods
 
 ROCM = EngineInfo(python="python", vllm="0.32.0", platform="rocm", packages={"arctic_inference"})
 NINE = {

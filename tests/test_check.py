@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from tuner_samples import PUBLISHED, simulate
 
 from autotune.check import Rules, check_sides
-from autotune.check_recommendation import recommended_side
+from autotune.check.comparable import parse_allowed
+from autotune.check.recommendation import recommended_side
+from autotune.check.verdicts import parse_margins
 from autotune.cli import VERBS, invoke
-from autotune.comparable import parse_allowed
 from autotune.plan import Request
 from autotune.store import list_studies
-from autotune.verdicts import parse_margins
 
 PANELS = sorted(PUBLISHED.glob("*.json"))
 

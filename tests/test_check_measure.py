@@ -10,10 +10,11 @@ from check_samples import recommendation, write
 from tuner_samples import Scripted, Watched, simulate
 
 from autotune.check import Rules
-from autotune.check_bench import Configuration
-from autotune.check_measure import Effort, check_engine, looks
-from autotune.check_plan import CheckRequest, check_plan
-from autotune.check_recommendation import recommended_side
+from autotune.check.bench import Configuration
+from autotune.check.measure import Effort, check_engine, looks
+from autotune.check.plan import CheckRequest, check_plan
+from autotune.check.recommendation import recommended_side
+from autotune.check.verdicts import parse_margins
 from autotune.cli import invoke
 from autotune.engines import EngineOptions, load_engine
 from autotune.errors import EngineStartError
@@ -29,7 +30,6 @@ from autotune.records import (
     Target,
     Workload,
 )
-from autotune.verdicts import parse_margins
 
 RULES = Rules(parse_margins([]))
 SPACE = MethodSpace(method="dflash", lengths=(3,))

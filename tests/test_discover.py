@@ -10,9 +10,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from click.testing import CliRunner
 
-from autotune.catalog import resolve_model
 from autotune.cli import cli
-from autotune.discover import candidates, with_discovered
+from autotune.models.catalog import resolve_model
+from autotune.models.discover import candidates, with_discovered
 
 constants = pytest.importorskip("huggingface_hub.constants")
 COMMIT = "a" * 40
@@ -83,7 +83,7 @@ def hub(monkeypatch, tmp_path):
     pattern = "/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + pattern)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("autotune.model_facts._hub_down", [])
+    monkeypatch.setattr("autotune.models.facts._hub_down", [])
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "SPECTUNE_CATALOG", "HF_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)

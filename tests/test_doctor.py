@@ -10,9 +10,9 @@ import jsonschema
 import pytest
 from machine_samples import NAMES, load, playing
 
-from autotune import cpu, environment
 from autotune.cli import invoke
-from autotune.doctor import diagnose, look_at_storage
+from autotune.machine import cpu, environment
+from autotune.machine.doctor import diagnose, look_at_storage
 
 
 @pytest.fixture
@@ -252,7 +252,7 @@ def test_the_hub_is_off(document):
 
 
 def test_storage_that_cannot_be_written(tmp_path, document, monkeypatch):
-    monkeypatch.setattr("autotune.doctor.os.access", lambda *_: False)
+    monkeypatch.setattr("autotune.machine.doctor.os.access", lambda *_: False)
     found = document("cpu")
     assert not found["ready"]
     assert found["storage"]["writable"] is False
@@ -267,7 +267,7 @@ def test_a_file_where_a_folder_should_be(tmp_path):
 
 def test_little_room(tmp_path, document, monkeypatch):
     usage = type("Usage", (), {"free": 2**29})
-    monkeypatch.setattr("autotune.doctor.shutil.disk_usage", lambda _: usage)
+    monkeypatch.setattr("autotune.machine.doctor.shutil.disk_usage", lambda _: usage)
     assert levels(document("cpu"))[0][1].startswith("0.5 GiB are left for ")
 
 

@@ -22,8 +22,8 @@ from autotune.acceptance_evidence import (
 from autotune.engines import EngineOptions
 from autotune.engines.drafts import drafts_arguments, drafts_flags, request_drafts
 from autotune.engines.simulate import SimulateEngine
-from autotune.environment import EngineInfo
 from autotune.errors import ConfigurationError
+from autotune.machine.environment import EngineInfo
 from autotune.records import (
     Arm,
     Block,

@@ -13,19 +13,19 @@ from pathlib import Path
 import pytest
 from tuner_samples import plan_of
 
-from autotune import environment, gpu, gpu_kfd, gpu_tools
-from autotune.environment import (
+from autotune.errors import ConfigurationError
+from autotune.machine import environment, gpu, gpu_kfd, gpu_tools
+from autotune.machine.environment import (
     EngineInfo,
     cpu_name,
     kernel_variables,
     probe_engine,
     probe_environment,
 )
-from autotune.errors import ConfigurationError
-from autotune.gpu import probe_gpus
-from autotune.gpu_amd import parse_rocm_smi
-from autotune.gpu_amd import parse_static as parse_amd_smi
-from autotune.gpu_nvidia import parse_query as parse_nvidia_smi
+from autotune.machine.gpu import probe_gpus
+from autotune.machine.gpu_amd import parse_rocm_smi
+from autotune.machine.gpu_amd import parse_static as parse_amd_smi
+from autotune.machine.gpu_nvidia import parse_query as parse_nvidia_smi
 from autotune.records import Environment
 from autotune.store import load_study, open_study
 
@@ -411,7 +411,9 @@ def test_cpu_name(tmp_path, monkeypatch):
 
 
 def test_nothing_heavy_is_imported():
-    code = "import sys, autotune.environment as e; e.probe_environment(); print(*sys.modules)"
+    code = (
+        "import sys, autotune.machine.environment as e; e.probe_environment(); print(*sys.modules)"
+    )
     import subprocess
 
     done = subprocess.run(

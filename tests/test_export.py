@@ -21,15 +21,15 @@ from autotune.cli import export as cli_export
 from autotune.documents import load_recommendation
 from autotune.engines import EngineOptions
 from autotune.engines.vllm import VllmEngine
-from autotune.environment import EngineInfo
 from autotune.errors import ConfigurationError
 from autotune.export import FORMS, export, remarks
+from autotune.export.serve_args import serve_args, split_options
+from autotune.machine.environment import EngineInfo
+from autotune.machine.variables import engine_variables
 from autotune.plan import Request
 from autotune.plan import make_plan as make_plan_of
 from autotune.records import Environment, Recommendation, Target
-from autotune.serve_args import serve_args, split_options
 from autotune.store import open_study
-from autotune.variables import engine_variables
 
 MODEL = "google/gemma-4-26B-A4B-it"
 CONFIG = {"method": "eagle3", "model": "acme/draft", "num_speculative_tokens": 3}

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tuner_samples import plan_of
 
-from autotune.environment import EngineInfo
-from autotune.fault_table import FAULTS
-from autotune.faults import faults_for, plan_warnings, setup_of, with_fault_warnings
+from autotune.machine.environment import EngineInfo
+from autotune.machine.fault_table import FAULTS
+from autotune.machine.faults import faults_for, plan_warnings, setup_of, with_fault_warnings
+from autotune.machine.versions import release, within
 from autotune.methods import all_methods
 from autotune.records import Environment, Sampling, Target
-from autotune.versions import release, within
 
 AITER = {"VLLM_ROCM_USE_AITER": "1"}
 

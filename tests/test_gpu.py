@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machine_samples import NAMES, load, playing, text_of
 
-from autotune import gpu_kfd, gpu_tools
-from autotune.gpu import GpuDevice, Gpus, probe_gpus
-from autotune.gpu_amd import gfx, parse_metric, parse_rocm_smi, parse_static, parse_version
-from autotune.gpu_nvidia import parse_query, with_instances
+from autotune.machine import gpu_kfd, gpu_tools
+from autotune.machine.gpu import GpuDevice, Gpus, probe_gpus
+from autotune.machine.gpu_amd import gfx, parse_metric, parse_rocm_smi, parse_static, parse_version
+from autotune.machine.gpu_nvidia import parse_query, with_instances
 
 MIB = 2**20
 

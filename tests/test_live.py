@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autotune.engines.live import Runner, expects_v2, why_not_live, why_not_switched
 from autotune.engines.steps import request_step_tokens, summarize_steps, timed_worker
-from autotune.environment import EngineInfo
+from autotune.machine.environment import EngineInfo
 from autotune.methods import all_methods, get_method
 from autotune.records import SpecCounters, StepTimes
 from autotune.vllm_plugin import worker

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from autotune.cli import cli
 from autotune.errors import ConfigurationError
-from autotune.memory import expected_memory, parse_kv_shape
-from autotune.memory_weights import folder_weights, model_weights, read_header
+from autotune.preflight.memory_estimate import expected_memory, parse_kv_shape
+from autotune.preflight.weights import folder_weights, model_weights, read_header
 
 WIDTH = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "F8_E4M3": 1, "I32": 4, "U8": 1}
 LLAMA_8B = {  # config.json of meta-llama/Llama-3.1-8B-Instruct
@@ -155,7 +155,7 @@ def hub(monkeypatch):
     """The Hub's client without a network; `files` are in its cache, `remote` is on the Hub."""
     import huggingface_hub
 
-    monkeypatch.setattr("autotune.memory_weights.offline", lambda: False)
+    monkeypatch.setattr("autotune.preflight.weights.offline", lambda: False)
 
     def state(files: dict[str, Path], remote: object) -> list[str]:
         asked: list[str] = []

@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from autotune.cli.methods import command, lengths_text
-from autotune.environment import EngineInfo
 from autotune.errors import ConfigurationError
+from autotune.machine.environment import EngineInfo
 from autotune.methods import NOT_OFFERED, all_methods, get_method
-from autotune.model_facts import ModelFacts, read_facts
+from autotune.models.facts import ModelFacts, read_facts
 
 MODEL = ModelFacts(source="org/model")
 NAMES = {
@@ -331,7 +331,7 @@ def test_an_unreachable_hub_is_asked_once(monkeypatch):
 
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.delenv("TRANSFORMERS_OFFLINE", raising=False)
-    monkeypatch.setattr("autotune.model_facts._hub_down", [])
+    monkeypatch.setattr("autotune.models.facts._hub_down", [])
     monkeypatch.setattr(hub, "get_hf_file_metadata", fail)
     for name in ("nobody/one", "nobody/two"):
         assert "cannot be reached" in read_facts(name).unknown

@@ -20,15 +20,15 @@ from autotune.cli.render import dry_run_text
 from autotune.dryrun import preview
 from autotune.engines import EngineOptions
 from autotune.engines.vllm import VllmEngine
-from autotune.environment import EngineInfo
 from autotune.errors import ConfigurationError
-from autotune.gpu_tools import GpuDevice, Gpus
-from autotune.memory_weights import Weights
+from autotune.machine.environment import EngineInfo
+from autotune.machine.gpu_tools import GpuDevice, Gpus
 from autotune.plan import Request, make_plan
 from autotune.preflight import preflight
-from autotune.preflight_capture import capture_size
-from autotune.preflight_client import WORKER as WORKER_FILE
-from autotune.preflight_client import EngineFacts, Validator, ValidatorError
+from autotune.preflight.capture import capture_size
+from autotune.preflight.client import WORKER as WORKER_FILE
+from autotune.preflight.client import EngineFacts, Validator, ValidatorError
+from autotune.preflight.weights import Weights
 from autotune.records import Message, MethodSpace, Plan, Prompt, Settings, Target, Workload
 
 NGRAM = MethodSpace(method="ngram", lengths=(2, 3, 4), config={"method": "ngram"})
@@ -344,7 +344,8 @@ def test_a_drafter_that_cannot_fit_is_skipped_with_the_figures(fake, tmp_path, m
     """40 + 8 GiB on a device of 50 GiB, of which 0.9 are usable."""
     sizes = {"org/model": 40 * 2**30, "org/drafter": 8 * 2**30}
     monkeypatch.setattr(
-        "autotune.memory.model_weights", lambda name: Weights(by_type={"BF16": sizes[name]})
+        "autotune.preflight.memory_estimate.model_weights",
+        lambda name: Weights(by_type={"BF16": sizes[name]}),
     )
     facts = {"gpu_memory_utilization": 0.9, "tensor_parallel_size": 1, "pipeline_parallel_size": 1}
     drafted = MTP.model_copy(update={"drafter": "org/drafter"})
@@ -369,7 +370,7 @@ def test_a_cache_that_holds_fewer_requests_than_the_load(fake, tmp_path, monkeyp
               "num_key_value_heads": 1, "head_dim": 32, "torch_dtype": "bfloat16"}  # fmt: skip
     model = checkpoint(tmp_path / "m", **config)
     weights = Weights(by_type={"BF16": 24 * 1024})
-    monkeypatch.setattr("autotune.memory.model_weights", lambda name: weights)
+    monkeypatch.setattr("autotune.preflight.memory_estimate.model_weights", lambda name: weights)
     facts = {"gpu_memory_utilization": 0.5, "tensor_parallel_size": 1, "pipeline_parallel_size": 1}
     answer = f"tell(ok=True, tokens=[44], facts={facts}) if n is None else accept()"
     plan = plan_of(NGRAM).model_copy(update={"target": Target(model=model)})
@@ -395,9 +396,9 @@ def test_the_smallest_gpu_decides(fake, tmp_path, monkeypatch, gpus, warns):
     """Weights of 1500 bytes, half of each card's memory usable."""
     info = EngineInfo(python="p", vllm="0.32.0", platform="rocm")
     monkeypatch.setattr("autotune.plan.probe_engine", lambda _: info)
-    monkeypatch.setattr("autotune.environment.probe_gpus", lambda _: gpus)
+    monkeypatch.setattr("autotune.machine.environment.probe_gpus", lambda _: gpus)
     weights = Weights(by_type={"BF16": 1500})
-    monkeypatch.setattr("autotune.memory.model_weights", lambda name: weights)
+    monkeypatch.setattr("autotune.preflight.memory_estimate.model_weights", lambda name: weights)
     facts = {"gpu_memory_utilization": 0.5, "tensor_parallel_size": 1, "pipeline_parallel_size": 1}
     model = checkpoint(tmp_path / "m", model_type="llama")
     request = Request(model=model, workload="math", methods="ngram")

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.candidates import build_spaces
-from autotune.catalog import resolve_model
 from autotune.errors import ConfigurationError
 from autotune.methods import all_methods, get_method
 from autotune.methods._families import MTP_ARCHITECTURES, MTP_TYPES
-from autotune.model_facts import KINDS, ModelFacts, parse_config, read_facts
-from autotune.recognise import method_of, method_of_facts
+from autotune.models.candidates import build_spaces
+from autotune.models.catalog import resolve_model
+from autotune.models.facts import KINDS, ModelFacts, parse_config, read_facts
+from autotune.models.recognise import method_of, method_of_facts
 
 ALGORITHM = {"speculators_config": {"proposal_methods": [{"speculative_tokens": 5}]}}
 # Shapes of published checkpoints, cut to what tells them apart.
@@ -242,7 +242,7 @@ def test_quantisation_is_read(tmp_path, method):
 
 def test_deepseek_v4_with_stages_and_vllm_that_wants_the_whole_block(tmp_path):
     """vLLM 0.26 and 0.27 refuse N below dspark_block_size; 0.28 does not."""
-    from autotune.environment import EngineInfo
+    from autotune.machine.environment import EngineInfo
 
     path = checkpoint(tmp_path / "m", {"model_type": "deepseek_v4", "dspark_block_size": 5})
     for version, expected in [("0.26.0", (5,)), ("0.27.1", (5,)), ("0.28.0", (1, 3, 5))]:
@@ -258,7 +258,7 @@ def test_deepseek_v4_with_stages_and_vllm_that_wants_the_whole_block(tmp_path):
     ("method", "version"), [("dflash", "0.19.1"), ("gemma4_mtp", "0.20.2"), ("dspark", "0.24.0")]
 )
 def test_a_vllm_that_does_not_have_the_method(method, version):
-    from autotune.environment import EngineInfo
+    from autotune.machine.environment import EngineInfo
 
     reason = get_method(method).unavailable(EngineInfo(python="p", vllm=version))
     assert f"vLLM {version} does not have it yet" in reason

@@ -26,8 +26,8 @@ from autotune.records import (
     StepTimes,
 )
 from autotune.report import recording_report, render, study_report
-from autotune.report_events import timeline
-from autotune.report_markdown import escaped, fenced
+from autotune.report.events import timeline
+from autotune.report.markdown import escaped, fenced
 from autotune.store import EngineStart, StoredWindow, load_study, open_study
 
 MATH500 = PUBLISHED / "s01-gemma-4-31b-it-math500.json"

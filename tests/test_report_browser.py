@@ -9,7 +9,7 @@ from test_report import MATH500, hostile_recording, hostile_study
 from tuner_samples import simulate
 
 from autotune.report import recording_report, render, study_report
-from autotune.report_html import DARK, LIGHT, THEMES
+from autotune.report.html import DARK, LIGHT, THEMES
 from autotune.store import load_study
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

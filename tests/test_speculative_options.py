@@ -14,15 +14,15 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.candidates import build_spaces
-from autotune.catalog import resolve_model
 from autotune.cli import cli
-from autotune.environment import EngineInfo
 from autotune.errors import ConfigurationError
+from autotune.machine.environment import EngineInfo
 from autotune.methods import all_methods, get_method
 from autotune.methods._knobs import Knob
 from autotune.methods._options import OWNED
-from autotune.speculative_options import parse_options
+from autotune.models.candidates import build_spaces
+from autotune.models.catalog import resolve_model
+from autotune.models.speculative_options import parse_options
 
 
 @pytest.fixture(autouse=True)

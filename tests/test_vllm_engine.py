@@ -21,7 +21,6 @@ from autotune.engines.quality import judge_quality
 from autotune.engines.server import Server
 from autotune.engines.vllm import VllmEngine
 from autotune.engines.vllm_session import VllmSession
-from autotune.environment import EngineInfo
 from autotune.errors import (
     ConfigurationError,
     EngineDiedError,
@@ -29,6 +28,7 @@ from autotune.errors import (
     LiveSwitchError,
     UnusableMeasurementError,
 )
+from autotune.machine.environment import EngineInfo
 from autotune.records import (
     Arm,
     Block,

@@ -17,9 +17,9 @@ from vllm_samples import ENGINE_ARGS, ENVIRONMENT, NEEDS_VLLM, engine_environmen
 
 from autotune.engines.process import ManagedProcess, free_port, state_dir
 from autotune.engines.server import Server
-from autotune.environment import probe_engine
 from autotune.export import export
-from autotune.variables import engine_variables
+from autotune.machine.environment import probe_engine
+from autotune.machine.variables import engine_variables
 
 pytestmark = NEEDS_VLLM
 

@@ -19,7 +19,7 @@ from study_process import StudyProcess
 from vllm_samples import NEEDS_VLLM, engine_environment
 from zoo import checkpoints
 
-from autotune.environment import probe_engine
+from autotune.machine.environment import probe_engine
 from autotune.methods import get_method
 from autotune.records import BASELINE
 

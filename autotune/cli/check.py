@@ -90,9 +90,9 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     also appended to the step's summary. What follows -- replaces the reference's vLLM options.
     """
     from autotune.check import Rules
-    from autotune.check_documents import load_side
-    from autotune.comparable import parse_allowed
-    from autotune.verdicts import parse_margins, parse_share
+    from autotune.check.comparable import parse_allowed
+    from autotune.check.documents import load_side
+    from autotune.check.verdicts import parse_margins, parse_share
 
     noise = parse_share(options["assumed_noise"], "--assumed-noise")
     margins = parse_margins([part for text in options["margins"] for part in text.split(",")])
@@ -110,12 +110,12 @@ def _compare(
 ) -> CheckReport:
     """The one of the three forms that was asked for."""
     from autotune.check import check_sides
-    from autotune.check_documents import load_side
+    from autotune.check.documents import load_side
 
     if options["against"]:
         return check_sides(reference, load_side(options["against"], noise), rules)
     if options["study"]:
-        from autotune.check_study import study_side
+        from autotune.check.study import study_side
         from autotune.store import load_study
 
         measured = study_side(load_study(options["storage"], options["study"]), noise)
@@ -124,8 +124,8 @@ def _compare(
 
 
 def _measure(reference: CheckSide, rules: Rules, options: dict[str, Any]) -> CheckReport:
-    from autotune.check_measure import Effort, check_engine
-    from autotune.check_plan import CheckRequest, check_plan
+    from autotune.check.measure import Effort, check_engine
+    from autotune.check.plan import CheckRequest, check_plan
     from autotune.cli import INTERRUPTED, say
     from autotune.cli.progress import Progress
     from autotune.cli.run import only_known, timeouts
@@ -178,10 +178,10 @@ def _outputs(options: dict[str, Any]) -> dict[str, Path]:
 
 def _publish(report: CheckReport, files: dict[str, Path], in_json: bool) -> None:
     """stdout first: whatever happens to the files, the verdict has been said."""
-    from autotune.check_render import markdown
+    from autotune.check.junit import junit
+    from autotune.check.render import markdown
     from autotune.cli.render import print_json
     from autotune.cli.terminal import show
-    from autotune.junit import junit
 
     print_json(report) if in_json else show(parts(report))
     texts = {
@@ -209,7 +209,7 @@ def _write(file: Path, text: str, report: CheckReport) -> None:
 
 def _append(place: Path, text: str) -> None:
     """To the step's summary: a courtesy, so it is only said when it cannot be written."""
-    from autotune.check_render import step_summary
+    from autotune.check.render import step_summary
     from autotune.cli import say
 
     try:
@@ -222,7 +222,7 @@ def _append(place: Path, text: str) -> None:
 
 def parts(report: CheckReport) -> list[Any]:
     """One screen: the answer, the table, what is behind it."""
-    from autotune.check_render import difference_lines, notes, rows, unchanged
+    from autotune.check.render import difference_lines, notes, rows, unchanged
 
     style = {"regression": "bold red", "no regression": "bold green"}.get(report.outcome, "bold")
     found: list[Any] = [(style, report.summary), ("", "")]

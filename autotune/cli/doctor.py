@@ -14,10 +14,10 @@ from autotune.cli.run import PassesThrough
 from autotune.cli.terminal import Part, Row, show
 
 if TYPE_CHECKING:
-    from autotune.doctor import Diagnosis
-    from autotune.environment import EngineInfo
-    from autotune.faults import Fault
-    from autotune.gpu import GpuDevice, Gpus
+    from autotune.machine.doctor import Diagnosis
+    from autotune.machine.environment import EngineInfo
+    from autotune.machine.faults import Fault
+    from autotune.machine.gpu import GpuDevice, Gpus
 
 GIB = 2**30
 WIDTH = 98
@@ -43,7 +43,7 @@ def command(
     avoids are left out. The exit code is 0 when it could look, whatever it found.
     """
     from autotune.cli.render import print_json
-    from autotune.doctor import diagnose
+    from autotune.machine.doctor import diagnose
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     diagnosis = diagnose(vllm_python, storage, model, vllm_args)
@@ -94,7 +94,7 @@ def _runtime(d: Diagnosis) -> str | None:
 
 
 def _packages(engine: EngineInfo) -> str:
-    from autotune.environment import DISTRIBUTIONS
+    from autotune.machine.environment import DISTRIBUTIONS
 
     told = [f"{name} {version}" for name, version in sorted(engine.versions.items())]
     others = engine.packages - {DISTRIBUTIONS.get(name) for name in engine.versions}

@@ -14,9 +14,9 @@ from autotune.cli.options import as_json as as_json_option
 from autotune.cli.options import option
 
 if TYPE_CHECKING:
-    from autotune.catalog import CatalogEntry, ResolvedModel
-    from autotune.environment import EngineInfo
-    from autotune.memory import MemoryEstimate
+    from autotune.machine.environment import EngineInfo
+    from autotune.models.catalog import CatalogEntry, ResolvedModel
+    from autotune.preflight.memory_estimate import MemoryEstimate
     from autotune.records import MethodSpace
 
     Memory = Callable[[str | None], MemoryEstimate]  # of a drafter, beside the target
@@ -47,7 +47,7 @@ def command(
 ) -> None:
     """List the known models, or what can draft for NAME (a known name, Hub id or folder)."""
     if name is None:
-        from autotune.catalog import load_catalog
+        from autotune.models.catalog import load_catalog
 
         _print_catalog(load_catalog(catalog), as_json)
         return
@@ -73,11 +73,11 @@ def _document(
     catalog: str | None,
     vllm_python: str | None,
 ) -> dict[str, Any]:
-    from autotune.catalog import resolve_model
-    from autotune.discover import with_discovered
-    from autotune.environment import probe_engine
-    from autotune.speculative_options import parse_options
-    from autotune.wanted import parse_drafters
+    from autotune.machine.environment import probe_engine
+    from autotune.models.catalog import resolve_model
+    from autotune.models.discover import with_discovered
+    from autotune.models.speculative_options import parse_options
+    from autotune.models.wanted import parse_drafters
 
     model = resolve_model(name, catalog)
     model, said = with_discovered(model) if ask_hub else (model, ())
@@ -94,8 +94,8 @@ def _document(
 
 def _memory_on(engine: EngineInfo, model: str) -> Memory:
     """Estimates for one device of this machine, one per drafter; the smallest device counts."""
-    from autotune.environment import device_memory
-    from autotune.memory import expected_memory
+    from autotune.machine.environment import device_memory
+    from autotune.preflight.memory_estimate import expected_memory
 
     size = device_memory(engine)
     return functools.cache(lambda drafter: expected_memory(model, drafter, device_bytes=size))
@@ -103,9 +103,9 @@ def _memory_on(engine: EngineInfo, model: str) -> Memory:
 
 def describe(model: ResolvedModel, memory: Memory | None = None, **settings: Any) -> dict[str, Any]:
     """What can draft for a model; `settings` are those of candidates.build_spaces."""
-    from autotune.candidates import build_spaces
     from autotune.methods import all_methods
-    from autotune.model_facts import read_facts
+    from autotune.models.candidates import build_spaces
+    from autotune.models.facts import read_facts
 
     engine = settings.get("environment")
     read = settings.setdefault("read", read_facts)

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from autotune.acceptance_evidence import DISAGREE
 from autotune.engines.arguments import read_flags
 from autotune.engines.live import version
-from autotune.environment import EngineInfo
+from autotune.machine.environment import EngineInfo
 from autotune.records import RequestDrafts, RequestResult, SpecCounters
 
 FLAG = "--per-request-spec-decode-metrics"

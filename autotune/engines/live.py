@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from autotune.engines.arguments import data_parallel_size, read_flags
-from autotune.environment import EngineInfo
+from autotune.machine.environment import EngineInfo
 from autotune.methods import get_method
 from autotune.records import Record
 

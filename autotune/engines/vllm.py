@@ -29,11 +29,11 @@ from autotune.engines.process import (
 )
 from autotune.engines.server import Server
 from autotune.engines.vllm_session import VllmSession
-from autotune.environment import EngineInfo, probe_engine
 from autotune.errors import EngineDiedError, EngineStartError, LiveSwitchError
-from autotune.preflight_client import Validator, ValidatorError
+from autotune.machine.environment import EngineInfo, probe_engine
+from autotune.machine.variables import missing_on_cpu
+from autotune.preflight.client import Validator, ValidatorError
 from autotune.records import BASELINE, Arm, MethodSpace, Target
-from autotune.variables import missing_on_cpu
 from autotune.vllm_plugin.control import ENVIRONMENT_VARIABLE, ControlFile
 
 logger = logging.getLogger(__name__)

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from autotune.environment import EngineInfo
 from autotune.errors import ConfigurationError
+from autotune.machine.environment import EngineInfo
 from autotune.methods._knobs import OTHER_VOCABULARY, Knob, Version
 from autotune.methods._options import check_options, clash, dotted, vllm_version
 from autotune.methods._rules import other_vocabulary
-from autotune.model_facts import ModelFacts
+from autotune.models.facts import ModelFacts
 
 # What vLLM lists as a speculative method and we do not offer, and why (tests/test_methods.py).
 NOT_OFFERED = {

@@ -7,7 +7,7 @@ vLLM rewrites a draft checkpoint of these families into its MTP modules before i
 
 from __future__ import annotations
 
-from autotune.model_facts import ModelFacts
+from autotune.models.facts import ModelFacts
 
 # fmt: off
 MTP_TYPES = frozenset((

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autotune.environment import EngineInfo
 from autotune.errors import ConfigurationError
+from autotune.machine.environment import EngineInfo
 from autotune.methods._knobs import Knob, Version
 
 # Keys of vLLM's speculative_config that nobody sets by hand here, and why.

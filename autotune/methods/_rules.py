@@ -5,7 +5,7 @@ Facts that are not known (None) never speak against anything.
 
 from __future__ import annotations
 
-from autotune.model_facts import ModelFacts
+from autotune.models.facts import ModelFacts
 
 SEQUENTIAL = tuple(range(1, 9))  # default N of methods that draft token after token
 # kinds of checkpoints in the speculators format that vLLM 0.32 reads (speculators/algos.py)

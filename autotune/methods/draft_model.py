@@ -6,7 +6,7 @@ from autotune.methods import Method
 from autotune.methods._families import becomes_mtp
 from autotune.methods._knobs import COMMON, OTHER_VOCABULARY
 from autotune.methods._rules import SEQUENTIAL, V1_ONLY, drafter_n_predict
-from autotune.model_facts import ModelFacts
+from autotune.models.facts import ModelFacts
 
 
 def check(model: ModelFacts, drafter: ModelFacts | None) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autotune.methods import Method
 from autotune.methods._knobs import ADAPTIVE, COMMON, TOPK
 from autotune.methods._rules import other_target, wrong_kind
-from autotune.model_facts import ModelFacts
+from autotune.models.facts import ModelFacts
 
 OMNI = "qwen3_omni_moe"  # vLLM demands N == block size there
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autotune.methods import Method
 from autotune.methods._knobs import COMMON
 from autotune.methods._rules import SEQUENTIAL, drafter_n_predict, other_target, wrong_kind
-from autotune.model_facts import ModelFacts
+from autotune.models.facts import ModelFacts
 
 
 def check(model: ModelFacts, drafter: ModelFacts | None) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from autotune.methods import Method
 from autotune.methods._knobs import COMMON
 from autotune.methods._rules import SEQUENTIAL, multiple_of_n_predict, other_target
-from autotune.model_facts import ModelFacts
+from autotune.models.facts import ModelFacts
 
 ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant", "gemma4_mtp")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.methods import Method
 from autotune.methods._rules import other_width, wrong_kind
-from autotune.model_facts import ModelFacts
+from autotune.models.facts import ModelFacts
 
 
 def check(model: ModelFacts, drafter: ModelFacts | None) -> str | None:

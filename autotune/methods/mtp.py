@@ -6,7 +6,7 @@ from autotune.methods import Method
 from autotune.methods._families import has_mtp_code
 from autotune.methods._knobs import COMMON, SPARSE_INDICES
 from autotune.methods._rules import SEQUENTIAL, multiple_of_n_predict, wrong_kind
-from autotune.model_facts import MTP_KEYS, ModelFacts
+from autotune.models.facts import MTP_KEYS, ModelFacts
 
 
 def check(model: ModelFacts, drafter: ModelFacts | None) -> str | None:

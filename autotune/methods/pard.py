@@ -6,7 +6,7 @@ from autotune.methods import Method
 from autotune.methods import draft_model as sequential
 from autotune.methods._knobs import COMMON
 from autotune.methods._rules import drafter_n_predict
-from autotune.model_facts import ModelFacts
+from autotune.models.facts import ModelFacts
 
 
 def check(model: ModelFacts, drafter: ModelFacts | None) -> str | None:

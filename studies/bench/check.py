@@ -28,9 +28,10 @@ import numpy as np
 
 from autotune import stats
 from autotune.check import Rules
-from autotune.check_bench import Bench, Configuration, Memory
-from autotune.check_measure import Effort, check_engine, measured_side
-from autotune.check_recommendation import recommended_side
+from autotune.check.bench import Bench, Configuration, Memory
+from autotune.check.measure import Effort, check_engine, measured_side
+from autotune.check.recommendation import recommended_side
+from autotune.check.verdicts import METRICS, distance, parse_margins
 from autotune.engines import EngineOptions, load_engine
 from autotune.engines.scenario import load_scenario
 from autotune.measure import Lab
@@ -38,7 +39,6 @@ from autotune.plan import Request, make_plan
 from autotune.records import CheckSide, Plan, Window
 from autotune.store import open_study, remove_study
 from autotune.tuner import tune
-from autotune.verdicts import METRICS, distance, parse_margins
 
 NOISES = (0.01, 0.02, 0.03, 0.05)
 METHOD, N = "eagle3", 3

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from autotune.candidates import build_spaces
-from autotune.catalog import resolve_model
 from autotune.engines import EngineOptions
 from autotune.engines.vllm import VllmEngine
+from autotune.models.candidates import build_spaces
+from autotune.models.catalog import resolve_model
 from autotune.records import MethodSpace, Target, Workload
 from autotune.workload import load_workload
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from families import Family
 
-from autotune.environment import probe_engine
+from autotune.machine.environment import probe_engine
 from autotune.methods import Method, all_methods, get_method
 
 Json = dict[str, Any]

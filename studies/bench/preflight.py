@@ -22,7 +22,7 @@ from statistics import median
 from autotune.engines import EngineOptions
 from autotune.engines.last_words import last_words, reason
 from autotune.engines.vllm import VllmEngine
-from autotune.preflight_client import one_line
+from autotune.preflight.client import one_line
 from autotune.records import MethodSpace, Target
 
 LIMIT_SECONDS = 300

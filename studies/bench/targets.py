@@ -10,8 +10,8 @@ from common import prompts, real_engine, say
 from common import target as served
 from windows import measure, save_windows
 
-from autotune.candidates import build_spaces
-from autotune.catalog import resolve_model
+from autotune.models.candidates import build_spaces
+from autotune.models.catalog import resolve_model
 from autotune.records import Message, Plan, Prompt, Sampling, Settings, Workload
 
 LOADS = (1, 2, 4, 8)

@@ -1,0 +1,73 @@
+"""Documents -> CheckSide: recommendations, recordings, earlier checks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from autotune import stats
+from autotune.check import recording as check_recording
+from autotune.check.recommendation import recommended_side
+from autotune.errors import ConfigurationError
+from autotune.records import CheckReport, CheckSide
+
+KINDS = ("spectune.recommendation", "spectune.recording", "spectune.check")
+VERSION = 1
+
+
+def load_side(path: str | Path, noise: float = stats.ASSUMED_NOISE) -> CheckSide:
+    """Read any document that can be checked. Raises ConfigurationError, naming the file."""
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{path} is not JSON: {error}") from error
+    kind = require_schema(document, path)
+    if kind == "spectune.recording":
+        return check_recording.recorded_side(path, noise)
+    readers: dict[str, Callable[[], CheckSide]] = {
+        "spectune.recommendation": lambda: recommended_side(document, str(path), noise),
+        "spectune.check": lambda: _checked_side(document, str(path)),
+    }
+    try:
+        return readers[kind]()
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ConfigurationError(f"{path}: {place}: {first['msg']}") from error
+
+
+def require_schema(document: Any, path: str | Path) -> str:
+    """The kind of a document; raises ConfigurationError for another kind or version."""
+    found = document.get("schema") if isinstance(document, dict) else None
+    kind, _, version = str(found).partition("/")
+    known = ", ".join(f"{each}/{VERSION}" for each in KINDS)
+    if kind not in KINDS:
+        raise ConfigurationError(
+            f"{path} has schema {found!r}: it cannot be checked", hint=f"what can: {known}"
+        )
+    if version != str(VERSION):
+        raise ConfigurationError(
+            f"{path} has schema {found!r}, but version {VERSION} is what this spectune reads",
+            hint="use the version of spectune that wrote it, or measure it again",
+        )
+    return kind
+
+
+def _checked_side(document: Any, source: str) -> CheckSide:
+    """What an earlier check measured: the tightest reference there is."""
+    report = CheckReport.model_validate_json(json.dumps(document))
+    if report.measured is None:
+        raise ConfigurationError(
+            f"{source} holds no measurement: that check ended as {report.outcome}"
+        )
+    update: dict[str, Any] = {"source": source, "kind": "check"}
+    if report.outcome == "regression":
+        found = f"it is the measurement of a check that found a regression: {report.summary}"
+        update["faults"] = (*report.measured.faults, found)
+    return report.measured.model_copy(update=update)
