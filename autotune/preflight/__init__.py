@@ -1,9 +1,9 @@
 """Before any engine start: what cannot work is skipped, with the reason; doubts become warnings.
 
 First vLLM's own validators, asked with exactly the arguments that its server would get
-(`preflight/validation.py`, in a side process: `preflight/client.py`, `preflight/worker.py`); then what
-vLLM does not check, or only late (`preflight/rules.py`), memory
-(`preflight/memory.py`, `preflight/memory_estimate.py`) and graph capture sizes (`preflight/capture.py`).
+(`validation.py`, in a side process: `client.py`, `worker.py`); then what vLLM does not check, or
+only late (`rules.py`), memory (`memory.py`, `memory_estimate.py`) and graph capture sizes
+(`capture.py`).
 """
 
 from __future__ import annotations
