@@ -521,7 +521,8 @@ class CandidateResult(Record):
     share_within_limits: float | None = None  # of requests; None without limits
     goodput_requests_per_second: float | None = None  # requests within the limits, as vLLM counts
     flags: tuple[str, ...] = ()  # what to know about the acceptance figures: acceptance_flags.py
-    blocks: int | None = None  # pairs behind a confirmed speed-up: its interval is Student's t
+    # of the interval of a confirmed speed-up, which is Student's t; None: it is normal
+    speedup_freedom: int | None = None
     prompts: tuple[PromptDrafts, ...] = ()  # of a confirmed one: a later check is paired by them
     error: str | None = None
     reason: str | None = None

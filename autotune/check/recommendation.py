@@ -58,7 +58,7 @@ class Candidate(Lenient):
     per_position_acceptance_intervals: tuple[dict[str, float], ...] | None = None
     tpot_p50_seconds: Positive | None = None
     ttft_p50_seconds: Positive | None = None
-    blocks: int | None = Field(default=None, ge=1)
+    speedup_freedom: int | None = Field(default=None, ge=1)
     prompts: tuple[PromptDrafts, ...] = ()
 
 
@@ -168,7 +168,9 @@ def _candidate_row(
     rate = c.output_tokens_per_second
     speedup = None
     if c.speedup is not None:
-        speedup = from_ratio(c.speedup, noise * math.sqrt(2) if assumed else None, c.blocks)
+        speedup = from_ratio(
+            c.speedup, noise * math.sqrt(2) if assumed else None, c.speedup_freedom
+        )
     elif rate is not None and base is not None:
         speedup = Figure(value=rate / base, sd=noise * math.sqrt(2), assumed=True)
     return CheckRow(
@@ -210,17 +212,16 @@ def _choices_alone(
     ]
 
 
-def from_ratio(ratio: Ratio, assumed_sd: float | None = None, blocks: int | None = None) -> Figure:
-    """Standard error of the logarithm from an interval: Student's t over blocks, else normal."""
+def from_ratio(ratio: Ratio, assumed_sd: float | None = None, freedom: int | None = None) -> Figure:
+    """Standard error of the logarithm from an interval: Student's t, without `freedom` normal."""
     from scipy.stats import norm, t
 
     if assumed_sd is not None:
         return Figure(value=ratio.value, sd=assumed_sd, assumed=True)
-    freedom = float(blocks - 1) if blocks is not None and blocks > 1 else None
     tail = (1 + ratio.confidence) / 2
     z = float(norm.ppf(tail) if freedom is None else t.ppf(tail, freedom))
     sd = abs(math.log(ratio.high / ratio.low)) / (2 * z)
-    return Figure(value=ratio.value, sd=sd, freedom=freedom, count=blocks)
+    return Figure(value=ratio.value, sd=sd, freedom=freedom)
 
 
 def single(value: float | None, noise: float) -> Figure | None:
@@ -230,8 +231,8 @@ def single(value: float | None, noise: float) -> Figure | None:
 
 def _length(c: Candidate, noise: float) -> Figure | None:
     if c.acceptance_length_interval is not None:
-        clusters = len(c.prompts) or None  # the interval is Student's t over prompts
-        return from_ratio(c.acceptance_length_interval, blocks=clusters)
+        freedom = len(c.prompts) - 1  # the interval is Student's t over prompts
+        return from_ratio(c.acceptance_length_interval, freedom=freedom if freedom > 0 else None)
     return single(c.acceptance_length, noise)
 
 
