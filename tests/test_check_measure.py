@@ -132,6 +132,45 @@ def test_too_wide_a_reference_is_said_to_be_the_reason():
     assert "the reference's own uncertainty is what is left" in said
 
 
+def at_loads(halves):
+    """The reference at several loads: {concurrency: half width}."""
+    sides = {load: reference(half=half) for load, half in halves.items()}
+    rows = [r.model_copy(update={"concurrency": load}) for load, s in sides.items() for r in s.rows]
+    return sides[min(sides)].model_copy(update={"rows": tuple(rows)})
+
+
+def test_repeats_are_asked_for_the_loads_that_are_open():
+    """At 32 the reference is known to 20 %, and slower by so much that a loss is certain to be
+    ruled out there: what is open is the noise at 8."""
+    side = at_loads({8: 0.01, 32: 0.2})
+
+    def react(arm, n, block, window):
+        if block.concurrency == 8:
+            return noisy(arm, n, block, window)
+        faster = 2.0 if n else 1.0
+        rate = window.output_tokens_per_second * faster
+        return window.model_copy(update={"output_tokens_per_second": rate})
+
+    asked = plan().model_copy(update={"concurrencies": (8, 32)})
+    report = check_engine(
+        side, asked, Configuration(SPACE, 3), Scripted(rates(2000.0), react), RULES,
+        Effort(blocks=8, cycles=1), lambda text: None,
+    )  # fmt: skip
+    open_loads = [v.concurrency for v in report.verdicts if v.gates and not v.ruled_out]
+    assert (report.outcome, open_loads) == ("inconclusive", [8])
+    assert report.repeats_needed > 10 * report.repeats
+
+
+def test_a_reference_that_was_a_regression_stays_one_when_it_is_measured_again():
+    fault = "it is the measurement of a check that found a regression"
+    side = reference().model_copy(update={"faults": (fault,)})
+    report, _ = measure(Scripted(rates(2000.0)), Effort())
+    assert report.exit_code == 0
+    report, _ = measure(Scripted(rates(2000.0)), Effort(), side)
+    assert (report.outcome, report.exit_code) == ("inconclusive", 4)
+    assert fault in report.summary
+
+
 def noisy(arm, n, block, window):
     """15 % up and down by block, the other way round for the two sides."""
     sign = (-1) ** (block.index // 2) * (1 if n else -1)
@@ -154,6 +193,29 @@ def test_the_budget_ends_it(monkeypatch):
     )
     assert "the budget is spent" in said
     assert (report.outcome, report.repeats) == ("inconclusive", 16)
+
+
+def test_rivals_are_not_taken_for_cycles_that_are_still_to_come(monkeypatch):
+    """A second a block of each start: a cycle is 32 s, and with two rivals before it 4 fit into
+    200 s (64 + 4 * 32 = 192). Taking 96 s for a cycle would end it after the first."""
+    seconds = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: seconds[0])
+
+    def react(arm, n, block, window):
+        seconds[0] += 1.0
+        return noisy(arm, n, block, window)
+
+    side = reference()
+    others = [
+        side.rows[1].model_copy(update={"num_speculative_tokens": n, "chosen": False})
+        for n in (5, 7)
+    ]
+    side = side.model_copy(update={"rows": (*side.rows, *others)})
+    every = {**rates(2000.0), ("dflash", 5): 1900.0, ("dflash", 7): 1800.0}
+    effort = Effort(blocks=8, cycles=8, budget_seconds=200, rivals=2)
+    report, said = measure(Scripted(every, react), effort, side)
+    assert "the budget is spent" in said
+    assert report.repeats == 4 * 16
 
 
 def test_an_engine_that_does_not_start_is_no_verdict():

@@ -49,7 +49,8 @@ def check_sides(reference: CheckSide, measured: CheckSide, rules: Rules) -> Chec
     found = differences(reference, measured, rules.allowed)
     if refused(found):
         return not_comparable(reference, measured, found)
-    verdicts = judged(reference, measured, same_machine(found, reference), rules.margins)
+    absolute = same_machine(found, reference, measured)
+    verdicts = judged(reference, measured, absolute, rules.margins)
     return report(reference, measured, verdicts, found, rules)
 
 

@@ -10,6 +10,7 @@ from autotune.check import pairs as check_pairs
 from autotune.check.verdicts import METRICS, Effect, effect, welch
 from autotune.records import BASELINE, CheckRow, CheckSide, Figure, GreedyCheck
 
+LIKELY = 0.45  # p value beyond which nothing more is told: at .5 no finite error has this tail
 FLIPS = 0.05  # of greedy answers that near-equal logits may turn without any fault
 
 
@@ -197,9 +198,8 @@ def _picked(e: Effect, rivals: int) -> Effect:
 
     if e.change >= 0 or rivals < 2 or e.sd == 0:
         return e
-    p = min(0.5, rivals * tail(e))
-    z = float(norm.ppf(p))
-    return e._replace(sd=abs(e.change / z) if z < 0 else math.inf, freedom=None)
+    p = min(LIKELY, rivals * tail(e))
+    return e._replace(sd=max(e.sd, e.change / float(norm.ppf(p))), freedom=None)
 
 
 def _over_loads(asked: list[Question]) -> list[Question]:
