@@ -8,6 +8,7 @@ import json
 import os
 import sqlite3
 import sys
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def bare_machine(monkeypatch, tmp_path):
     (tmp_path / "tools").mkdir()
     monkeypatch.setattr(gpu_kfd, "NODES", tmp_path / "no-kfd")
     monkeypatch.setenv("PATH", str(tmp_path / "tools"))
-    for names in gpu.VISIBLE.values():
+    for names in chain.from_iterable(gpu.VISIBLE.values()):
         for name in names:
             monkeypatch.delenv(name, raising=False)
     return tmp_path / "tools"
@@ -153,13 +154,27 @@ def test_a_tool_that_cannot_be_run(bare_machine):
         ("HIP_VISIBLE_DEVICES", "1", ("B",)),
         ("ROCR_VISIBLE_DEVICES", "GPU-abc, GPU-def", ("A", "B")),
         ("CUDA_VISIBLE_DEVICES", "", ()),
-        ("HIP_VISIBLE_DEVICES", "0,9", ("A", "B")),
+        ("HIP_VISIBLE_DEVICES", "2,9,0", ("C",)),  # the first that is none ends the list
+        ("CUDA_VISIBLE_DEVICES", "-1", ()),
+        ("CUDA_VISIBLE_DEVICES", "NoDevFiles", ("A",)),  # without UUIDs only the number is known
     ],
 )
 def test_only_visible_gpus_count(bare_machine, monkeypatch, variable, value, names):
     cards = [{"asic": {"market_name": name}} for name in ("A", "B", "C")]
     tool(bare_machine, "amd-smi", json.dumps(cards))
     monkeypatch.setenv(variable, value)
+    assert probe_gpus("rocm").names == names
+
+
+@pytest.mark.parametrize(
+    ("rocr", "hip", "names"),
+    [("1,2", "1", ("C",)), ("2", "0,1", ("C",)), ("2", None, ("C",)), ("1,2", "", ())],
+)
+def test_hip_counts_what_rocr_leaves(bare_machine, monkeypatch, rocr, hip, names):
+    tool(bare_machine, "amd-smi", json.dumps([{"asic": {"market_name": n}} for n in "ABC"]))
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", rocr)
+    if hip is not None:
+        monkeypatch.setenv("HIP_VISIBLE_DEVICES", hip)
     assert probe_gpus("rocm").names == names
 
 
