@@ -7,7 +7,7 @@ import math
 
 import pytest
 from check_samples import recommendation, write
-from tuner_samples import Scripted, Watched, simulate
+from tuner_samples import PUBLISHED, Scripted, Watched, simulate
 
 from autotune.check import Rules
 from autotune.check.bench import Configuration
@@ -17,7 +17,7 @@ from autotune.check.recommendation import recommended_side
 from autotune.check.verdicts import parse_margins
 from autotune.cli import invoke
 from autotune.engines import EngineOptions, load_engine
-from autotune.errors import EngineStartError
+from autotune.errors import ConfigurationError, EngineStartError
 from autotune.plan import Request
 from autotune.records import (
     BASELINE,
@@ -31,6 +31,7 @@ from autotune.records import (
     Workload,
 )
 
+RECORDED = sorted(PUBLISHED.glob("*.json"))[0]
 RULES = Rules(parse_margins([]))
 SPACE = MethodSpace(method="dflash", lengths=(3,))
 
@@ -364,6 +365,32 @@ def test_a_load_without_figures_cannot_be_checked(tuned, capsys):
     assert "there: 4" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "unread"),
+    [
+        (("--engine", "simulate", "--temperature", "0.5"), "--temperature"),
+        (("--engine", "simulate", "--model", "other"), "--model"),
+        (("--engine", "replay", "--recording", str(RECORDED), "--max-tokens", "9"), "--max-tokens"),
+    ],
+)
+def test_what_an_engine_would_not_read_is_refused(tuned, capsys, options, unread):
+    """Otherwise the user believes to have measured at another temperature."""
+    assert invoke(["check", tuned, *options]) == 2
+    assert f"does not read {unread}" in capsys.readouterr().err
+
+
+def test_an_engine_that_fails_says_where_its_logs_are(tuned, tmp_path, monkeypatch, capsys):
+    from autotune.engines.simulate import SimulateEngine
+
+    def fail(*_):
+        raise EngineStartError("no memory")
+
+    monkeypatch.setattr(SimulateEngine, "open", fail)
+    monkeypatch.setattr(SimulateEngine, "log_dir", tmp_path, raising=False)
+    assert invoke(["check", tuned, "--engine", "simulate", "--allow", "all"]) == 3
+    assert f"hint: engine logs are in {tmp_path}" in capsys.readouterr().err
+
+
 def test_replay_measures_what_was_recorded(tmp_path, capsys):
     from check_samples import recording
 
@@ -373,6 +400,14 @@ def test_replay_measures_what_was_recorded(tmp_path, capsys):
         arguments = ["check", file, "--engine", "replay", "--recording", played, "--json"]
         assert invoke(arguments) == code, played
         assert json.loads(capsys.readouterr().out)["exit_code"] == code
+
+
+def test_a_real_engine_needs_a_load(tmp_path):
+    """A document that does not say it must not be measured at 1, which it may never have seen."""
+    side = recommended_side(recommendation(loads=(None,)), "reference.json")
+    engine = load_engine("vllm", EngineOptions(log_dir=str(tmp_path)))
+    with pytest.raises(ConfigurationError, match="does not say at which load"):
+        check_plan(side, engine, CheckRequest())
 
 
 def test_a_real_engine_is_given_what_the_document_says(tmp_path):
