@@ -144,6 +144,38 @@ def test_a_load_that_was_not_measured_again_is_inconclusive(check):
     assert "no measurement of dflash N=3" in missing["note"]
 
 
+def without(*names, baseline=True):
+    """A document that does not say these of its candidate."""
+    document = recommendation()
+    for name in names:
+        document["candidates"][0].pop(name)
+    return document if baseline else {**document, "baseline": []}
+
+
+@pytest.mark.parametrize(
+    ("reference", "measured", "metric", "who"),
+    [
+        (recommendation(), without("speedup", baseline=False), "speedup", "measurement"),
+        (without("speedup", baseline=False), recommendation(), "speedup", "reference"),
+        (recommendation(), without("acceptance_length", "acceptance_length_interval"),
+         "acceptance_length", "measurement"),
+    ],
+)  # fmt: skip
+def test_what_decides_and_is_not_known_does_not_pass(check, reference, measured, metric, who):
+    """A result without a speed-up, whatever else it says, rules out no loss of it."""
+    code, document, _ = check(reference, measured)
+    assert (code, words(document)[metric, 8]) == (4, "inconclusive")
+    assert f"not ruled out for {metric} at concurrency 8" in document["summary"]
+    found = next(v for v in document["verdicts"] if v["metric"] == metric)
+    assert found["note"] == f"the {who} holds no such figure"
+
+
+def test_acceptance_that_the_reference_never_knew_is_not_asked_for(check):
+    code, document, _ = check(without("acceptance_length", "acceptance_length_interval"),
+                              recommendation())  # fmt: skip
+    assert (code, ("acceptance_length", 8) in words(document)) == (0, False)
+
+
 def test_the_recommendation_itself_when_another_n_now_wins(check):
     now = recommendation()
     rival = {**now["candidates"][0], "num_speculative_tokens": 5}

@@ -9,7 +9,7 @@ import pytest
 from check_samples import recommendation, write
 from tuner_samples import PUBLISHED, Scripted, Watched, simulate
 
-from autotune.check import Rules
+from autotune.check import Rules, judged
 from autotune.check.bench import Configuration
 from autotune.check.measure import Effort, check_engine, looks
 from autotune.check.plan import CheckRequest, check_plan
@@ -95,6 +95,35 @@ def test_it_stops_at_the_first_look_that_is_sure():
     assert [line for line in said if "look" in line] == [
         "look after 1 cycles: speedup no difference"
     ]
+
+
+def test_a_golden_value_is_looked_at_once_with_all_of_the_level(monkeypatch):
+    """Looks that cannot end anything would only take their share of the errors."""
+    levels = []
+    monkeypatch.setattr(
+        "autotune.check.measure.judged",
+        lambda *args, alpha, beta: levels.append((alpha, beta)) or judged(*args, alpha, beta),
+    )
+    report, said = measure(Scripted(rates(2000.0)), Effort(blocks=2, cycles=4, all_cycles=True))
+    assert (report.exit_code, report.repeats) == (0, 4 * 4)
+    assert levels == [(0.01, 0.02)]
+    assert [line for line in said if "look after" in line] == [
+        "look after 4 cycles: speedup no difference"
+    ]
+
+
+def test_a_figure_that_is_never_counted_is_not_waited_for():
+    """The reference knows an acceptance length, the engine tells of none, in any cycle."""
+    document = recommendation()
+    document["workload"] = {"name": "math"}
+    side = recommended_side(document, "reference.json")
+
+    def react(arm, n, block, window):
+        return window.model_copy(update={"acceptance_length": None})
+
+    report, _ = measure(Scripted(rates(2000.0), react), Effort(blocks=8, cycles=8), side)
+    assert (report.outcome, report.repeats) == ("inconclusive", 16)
+    assert "acceptance_length at concurrency 8" in report.summary
 
 
 def test_a_tenth_slower_is_found_at_once():

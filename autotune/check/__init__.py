@@ -22,6 +22,7 @@ from autotune.check.verdicts import (
     as_change,
     distance,
     judge,
+    kind_of,
     reach,
 )
 from autotune.errors import ConfigurationError
@@ -199,7 +200,7 @@ def change_text(v: Verdict) -> str:
     """ "-5.1%" or, for rates, "-5.1 points"; nothing where there is no change to tell."""
     if v.change is None:
         return "not measured"
-    if METRICS[v.metric if v.metric in METRICS else v.metric.partition("_p")[0]].relative:
+    if METRICS[kind_of(v.metric)].relative:
         return f"{v.change:+.1%}"
     return f"{100 * v.change:+.1f} points"
 

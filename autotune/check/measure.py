@@ -99,14 +99,15 @@ def _own_warnings(plan: Plan, configuration: Configuration) -> tuple[str, ...]:
 def _measure(
     reference: CheckSide, bench: Bench, absolute: bool, rules: Rules, effort: Effort
 ) -> tuple[tuple[Verdict, ...], CheckSide]:
-    """Cycles and looks. Each look has its share of the level of the whole check.
+    """Cycles and looks. Each look has its share of the level of the whole check; where every cycle
+    is measured whatever they find, there is one, with all of it.
 
     The last one has all that is left, also where it comes early: neither the budget nor the
     reference's uncertainty, which end a check, depends on what was found.
     """
     rivals = _rivals(reference, bench, effort)
     began = bench.lab.elapsed_seconds()
-    planned, spent = looks(effort.cycles), 0.0
+    planned, spent = () if effort.all_cycles else looks(effort.cycles), 0.0
     for number in range(1, effort.cycles + 1):
         bench.cycle()
         ended = number == effort.cycles or _budget_is_spent(bench, number, effort, began)
@@ -115,7 +116,7 @@ def _measure(
         side = measured_side(bench.lab.plan, bench.configuration, (*bench.rows(), *rivals))
         share = (1.0 if ended else number / effort.cycles) - spent
         verdicts = _look(reference, side, absolute, rules, share)
-        if not ended and not effort.all_cycles and not is_sure(verdicts):
+        if not ended and not is_sure(verdicts):
             ended = more_is_in_vain(verdicts, reference, side)
             if ended:
                 bench.lab.progress("the reference's own uncertainty is what is left")
@@ -123,7 +124,7 @@ def _measure(
         spent += share
         words = ", ".join(f"{v.metric} {v.word}" for v in verdicts if v.gates)
         bench.lab.progress(f"look after {number} cycles: {words}")
-        if ended or (is_sure(verdicts) and not effort.all_cycles):
+        if ended or is_sure(verdicts):
             break
     return verdicts, side
 
@@ -176,7 +177,7 @@ def is_sure(verdicts: tuple[Verdict, ...]) -> bool:
 
 
 def more_is_in_vain(verdicts: tuple[Verdict, ...], reference: CheckSide, side: CheckSide) -> bool:
-    """Whether what is still open hangs on the reference, which no measuring improves."""
+    """Whether what is still open hangs on the reference, or on a figure that nobody has."""
     now = {row.key: row for row in side.rows}
     open_ones = {(v.metric, v.concurrency) for v in verdicts if v.gates and not v.ruled_out}
     for row in reference.rows:
@@ -184,7 +185,7 @@ def more_is_in_vain(verdicts: tuple[Verdict, ...], reference: CheckSide, side: C
             if not row.chosen or (metric, row.concurrency) not in open_ones:
                 continue
             before, after = getattr(row, metric), getattr(now.get(row.key), metric, None)
-            if before is None or after is None or after.sd > IN_VAIN * before.sd:
+            if before is not None and after is not None and after.sd > IN_VAIN * before.sd:
                 return False
     return True
 
