@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import sqlite3
 import sys
 from itertools import chain
@@ -19,7 +20,6 @@ from autotune.machine import environment, gpu, gpu_kfd, gpu_tools
 from autotune.machine.environment import (
     EngineInfo,
     cpu_name,
-    kernel_variables,
     probe_engine,
     probe_environment,
 )
@@ -27,6 +27,7 @@ from autotune.machine.gpu import probe_gpus
 from autotune.machine.gpu_amd import parse_rocm_smi
 from autotune.machine.gpu_amd import parse_static as parse_amd_smi
 from autotune.machine.gpu_nvidia import parse_query as parse_nvidia_smi
+from autotune.machine.variables import KERNELS, engine_variables, kernel_variables
 from autotune.records import Environment
 from autotune.store import load_study, open_study
 
@@ -328,7 +329,7 @@ def card(watts=750, mode="SPX", **more):
 def identity(bare_machine, monkeypatch):
     """The hash of a machine's environment: which figures may be compared."""
     for name in list(os.environ):
-        if environment.VARIABLES.fullmatch(name):
+        if KERNELS.fullmatch(name):
             monkeypatch.delenv(name)
 
     def of(*cards, **variables):
@@ -364,6 +365,16 @@ def test_what_does_not(identity):
     assert usual == identity(card(), HF_HOME="/data", VLLM_LOGGING_LEVEL="DEBUG", LANG="C")
     nameless = {**AMD_SMI["asic"], "target_graphics_version": "N/A"}
     assert usual == identity(card(asic=nameless))
+
+
+def test_what_is_compared_is_recorded_too():
+    """Every kind of variable that makes another study is also among those that are exported."""
+    parts = re.sub(r"\\w[+*]", "X", KERNELS.pattern)
+    own, rest = re.fullmatch(r"VLLM_\((.*?)\)\|(.*)", parts).groups()
+    names = [*(f"VLLM_{name}" for name in own.split("|")), *rest.split("|")]
+    assert len(names) > 10 and all(map(KERNELS.fullmatch, names))
+    recorded = engine_variables(EngineInfo(python="p"), dict.fromkeys(names, "1"))
+    assert recorded.keys() == set(names)
 
 
 def test_variables_hold_no_secrets(monkeypatch):
