@@ -12,9 +12,9 @@ from __future__ import annotations
 import hashlib
 import json
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, computed_field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, computed_field
 
 SamplerName = Literal["spectune", "tpe", "gp", "random", "grid"]
 
@@ -679,11 +679,22 @@ CheckWord = Literal["regression", "improvement", "no difference", "inconclusive"
 class Figure(Record):
     """One figure and its standard error: of ln(value), for rates of the value itself."""
 
-    value: float
-    sd: float = Field(ge=0)
-    freedom: float | None = None  # degrees of freedom of `sd`; None: taken as known
+    value: float = Field(allow_inf_nan=False)
+    sd: float = Field(ge=0, allow_inf_nan=False)
+    freedom: float | None = Field(
+        default=None, gt=0
+    )  # degrees of freedom of `sd`; None: taken as known
     assumed: bool = False  # the source carries no spread, the field's noise stands for it
     count: int | None = None  # independent units behind it
+
+
+def _above_zero(figure: Figure) -> Figure:
+    if figure.value <= 0:
+        raise ValueError(f"{figure.value:g} is not above 0")
+    return figure
+
+
+Positive = Annotated[Figure, AfterValidator(_above_zero)]  # compared as a logarithm
 
 
 class CheckRow(Record):
@@ -693,11 +704,11 @@ class CheckRow(Record):
     method: str
     num_speculative_tokens: int
     chosen: bool = False  # the source's choice for this load
-    speedup: Figure | None = None
-    throughput: Figure | None = None
-    acceptance_length: Figure | None = None
+    speedup: Positive | None = None
+    throughput: Positive | None = None
+    acceptance_length: Positive | None = None
     position_rates: tuple[Figure, ...] = ()
-    latencies: dict[str, Figure] = Field(default_factory=dict)  # "tpot_p50": seconds, ...
+    latencies: dict[str, Positive] = Field(default_factory=dict)  # "tpot_p50": seconds, ...
     prompts: tuple[PromptDrafts, ...] = ()
     greedy: GreedyCheck | None = None
 

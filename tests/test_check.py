@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -143,6 +144,38 @@ def test_a_load_that_was_not_measured_again_is_inconclusive(check):
     assert "no measurement of dflash N=3" in missing["note"]
 
 
+def without(*names, baseline=True):
+    """A document that does not say these of its candidate."""
+    document = recommendation()
+    for name in names:
+        document["candidates"][0].pop(name)
+    return document if baseline else {**document, "baseline": []}
+
+
+@pytest.mark.parametrize(
+    ("reference", "measured", "metric", "who"),
+    [
+        (recommendation(), without("speedup", baseline=False), "speedup", "measurement"),
+        (without("speedup", baseline=False), recommendation(), "speedup", "reference"),
+        (recommendation(), without("acceptance_length", "acceptance_length_interval"),
+         "acceptance_length", "measurement"),
+    ],
+)  # fmt: skip
+def test_what_decides_and_is_not_known_does_not_pass(check, reference, measured, metric, who):
+    """A result without a speed-up, whatever else it says, rules out no loss of it."""
+    code, document, _ = check(reference, measured)
+    assert (code, words(document)[metric, 8]) == (4, "inconclusive")
+    assert f"not ruled out for {metric} at concurrency 8" in document["summary"]
+    found = next(v for v in document["verdicts"] if v["metric"] == metric)
+    assert found["note"] == f"the {who} holds no such figure"
+
+
+def test_acceptance_that_the_reference_never_knew_is_not_asked_for(check):
+    code, document, _ = check(without("acceptance_length", "acceptance_length_interval"),
+                              recommendation())  # fmt: skip
+    assert (code, ("acceptance_length", 8) in words(document)) == (0, False)
+
+
 def test_the_recommendation_itself_when_another_n_now_wins(check):
     now = recommendation()
     rival = {**now["candidates"][0], "num_speculative_tokens": 5}
@@ -170,6 +203,46 @@ def test_throughput_is_not_compared_where_the_machine_is_not_known(check):
     code, document, _ = check(*sides)
     assert code == 0
     assert ("throughput", 8) not in words(document)
+
+
+@pytest.mark.parametrize("silent", [0, 1])
+def test_throughput_is_not_compared_where_one_side_does_not_name_the_machine(check, silent):
+    """A quarter of the throughput, from who knows where."""
+    sides = [recommendation(throughput=rate) for rate in (2000, 500)]
+    sides[silent]["environment"] = {}
+    code, document, _ = check(*sides)
+    assert (code, ("throughput", 8) in words(document)) == (0, False)
+
+
+def test_positions_have_the_freedom_of_their_prompts():
+    """Student's t of 4 prompts is 3.182 standard errors to either side at 95 %."""
+    document = recommendation(rates=(0.8,))
+    candidate = document["candidates"][0]
+    candidate["prompts"] = [
+        {"prompt_id": f"p{i}", "num_drafts": 10, "accepted_per_pos": [8]} for i in range(4)
+    ]
+    candidate["per_position_acceptance_intervals"] = [
+        {"value": 0.8, "low": 0.8 - 0.03182, "high": 0.8 + 0.03182, "confidence": 0.95}
+    ]
+    figure = recommended_side(document, "d").rows[1].position_rates[0]
+    assert (figure.sd, figure.freedom) == (pytest.approx(0.01, rel=1e-3), 3)
+
+
+def test_a_rival_that_is_hardly_ahead_has_a_finite_interval(check):
+    """Two rivals of equal speed, one ahead by next to nothing: its p value is all but a half."""
+    document = recommendation(half=0.1)
+    for n, factor in ((4, 1.0 + 1e-9), (5, 0.9)):
+        rival = {**document["candidates"][0], "num_speculative_tokens": n}
+        rival["speedup"] = {k: v * factor for k, v in rival["speedup"].items()}
+        rival["speedup"]["confidence"] = 0.95
+        document["candidates"].append(rival)
+    before = recommendation(half=0.1)
+    document = check(before, document)[1]
+    found = next(v for v in document["verdicts"] if v["metric"] == "recommendation")
+    assert found["word"] == "no difference"
+    # ln(1.1 / .9) / 2 to either side of each speed-up, so sqrt(2) of that of their ratio
+    half = math.sqrt(2) * math.log(1.1 / 0.9) / 2
+    assert (found["low"], found["high"]) == pytest.approx((math.expm1(-half), math.expm1(half)))
 
 
 documents = st.builds(
@@ -277,7 +350,24 @@ def test_a_broken_drafter_must_not_become_the_golden_value(check):
     assert check(broken, broken, "--allow", "broken_reference")[0] == 0
 
 
+def test_nor_must_that_of_a_recording(check):
+    document = recording()
+    document["points"][1]["per_position_acceptance"] = [0.04, 0.0, 0.0]  # the fastest
+    code, report, _ = check(document, document)
+    assert (code, report["outcome"]) == (4, "inconclusive")
+    assert "mtp N=3: acceptance length 1.04, the drafter is broken" in report["summary"]
+
+
 # ------------------------------------------------------------------------------ bad input
+
+NAN = math.nan
+SPAN = {"low": 0.8, "high": 0.9, "confidence": 0.95}
+
+
+def candidate(**more):
+    document = recommendation()
+    document["candidates"][0] |= more
+    return document
 
 
 @pytest.mark.parametrize(
@@ -289,12 +379,27 @@ def test_a_broken_drafter_must_not_become_the_golden_value(check):
         ({"schema": "spectune.recommendation/1"}, "model"),
         (recommendation(half=-2.0), "high"),
         ({**recommendation(), "per_concurrency": []}, "nothing to check"),
+        (candidate(per_position_acceptance_intervals=[{"low": 0.8}] * 3), "high: Field required"),
+        (candidate(per_position_acceptance_intervals=[{**SPAN, "confidence": 0}] * 3), "confiden"),
+        (candidate(per_position_acceptance_intervals=[{**SPAN, "low": NAN}] * 3), "finite"),
+        (candidate(acceptance_length=math.inf), "finite"),
     ],
 )
 def test_files_that_cannot_be_checked_are_a_usage_error(check, document, words):
     code, printed, error = check(document, recommendation())
     assert (code, printed) == (2, None)
     assert words in error
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("metric", ["speedup", "throughput", "acceptance_length"])
+def test_a_figure_without_a_logarithm_is_a_bad_file(check, metric, value):
+    """NaN is neither below nor above a margin: it must not read as "no regression"."""
+    _, earlier, _ = check(recommendation(), recommendation())
+    earlier["measured"]["rows"][1][metric]["value"] = value
+    code, printed, error = check(recommendation(), earlier)
+    assert (code, printed) == (2, None)
+    assert f"measured.rows.1.{metric}" in error
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import math
 
 import pytest
 from check_samples import recommendation, write
-from tuner_samples import Scripted, Watched, simulate
+from tuner_samples import PUBLISHED, Scripted, Watched, simulate
 
-from autotune.check import Rules
+from autotune.check import Rules, judged
 from autotune.check.bench import Configuration
 from autotune.check.measure import Effort, check_engine, looks
 from autotune.check.plan import CheckRequest, check_plan
@@ -17,7 +17,7 @@ from autotune.check.recommendation import recommended_side
 from autotune.check.verdicts import parse_margins
 from autotune.cli import invoke
 from autotune.engines import EngineOptions, load_engine
-from autotune.errors import EngineStartError
+from autotune.errors import ConfigurationError, EngineStartError
 from autotune.plan import Request
 from autotune.records import (
     BASELINE,
@@ -31,6 +31,7 @@ from autotune.records import (
     Workload,
 )
 
+RECORDED = sorted(PUBLISHED.glob("*.json"))[0]
 RULES = Rules(parse_margins([]))
 SPACE = MethodSpace(method="dflash", lengths=(3,))
 
@@ -96,6 +97,35 @@ def test_it_stops_at_the_first_look_that_is_sure():
     ]
 
 
+def test_a_golden_value_is_looked_at_once_with_all_of_the_level(monkeypatch):
+    """Looks that cannot end anything would only take their share of the errors."""
+    levels = []
+    monkeypatch.setattr(
+        "autotune.check.measure.judged",
+        lambda *args, alpha, beta: levels.append((alpha, beta)) or judged(*args, alpha, beta),
+    )
+    report, said = measure(Scripted(rates(2000.0)), Effort(blocks=2, cycles=4, all_cycles=True))
+    assert (report.exit_code, report.repeats) == (0, 4 * 4)
+    assert levels == [(0.01, 0.02)]
+    assert [line for line in said if "look after" in line] == [
+        "look after 4 cycles: speedup no difference"
+    ]
+
+
+def test_a_figure_that_is_never_counted_is_not_waited_for():
+    """The reference knows an acceptance length, the engine tells of none, in any cycle."""
+    document = recommendation()
+    document["workload"] = {"name": "math"}
+    side = recommended_side(document, "reference.json")
+
+    def react(arm, n, block, window):
+        return window.model_copy(update={"acceptance_length": None})
+
+    report, _ = measure(Scripted(rates(2000.0), react), Effort(blocks=8, cycles=8), side)
+    assert (report.outcome, report.repeats) == ("inconclusive", 16)
+    assert "acceptance_length at concurrency 8" in report.summary
+
+
 def test_a_tenth_slower_is_found_at_once():
     report, _ = measure(Scripted(rates(1800.0)), Effort())
     assert (report.outcome, report.exit_code, report.repeats) == ("regression", 1, 16)
@@ -132,6 +162,45 @@ def test_too_wide_a_reference_is_said_to_be_the_reason():
     assert "the reference's own uncertainty is what is left" in said
 
 
+def at_loads(halves):
+    """The reference at several loads: {concurrency: half width}."""
+    sides = {load: reference(half=half) for load, half in halves.items()}
+    rows = [r.model_copy(update={"concurrency": load}) for load, s in sides.items() for r in s.rows]
+    return sides[min(sides)].model_copy(update={"rows": tuple(rows)})
+
+
+def test_repeats_are_asked_for_the_loads_that_are_open():
+    """At 32 the reference is known to 20 %, and slower by so much that a loss is certain to be
+    ruled out there: what is open is the noise at 8."""
+    side = at_loads({8: 0.01, 32: 0.2})
+
+    def react(arm, n, block, window):
+        if block.concurrency == 8:
+            return noisy(arm, n, block, window)
+        faster = 2.0 if n else 1.0
+        rate = window.output_tokens_per_second * faster
+        return window.model_copy(update={"output_tokens_per_second": rate})
+
+    asked = plan().model_copy(update={"concurrencies": (8, 32)})
+    report = check_engine(
+        side, asked, Configuration(SPACE, 3), Scripted(rates(2000.0), react), RULES,
+        Effort(blocks=8, cycles=1), lambda text: None,
+    )  # fmt: skip
+    open_loads = [v.concurrency for v in report.verdicts if v.gates and not v.ruled_out]
+    assert (report.outcome, open_loads) == ("inconclusive", [8])
+    assert report.repeats_needed > 10 * report.repeats
+
+
+def test_a_reference_that_was_a_regression_stays_one_when_it_is_measured_again():
+    fault = "it is the measurement of a check that found a regression"
+    side = reference().model_copy(update={"faults": (fault,)})
+    report, _ = measure(Scripted(rates(2000.0)), Effort())
+    assert report.exit_code == 0
+    report, _ = measure(Scripted(rates(2000.0)), Effort(), side)
+    assert (report.outcome, report.exit_code) == ("inconclusive", 4)
+    assert fault in report.summary
+
+
 def noisy(arm, n, block, window):
     """15 % up and down by block, the other way round for the two sides."""
     sign = (-1) ** (block.index // 2) * (1 if n else -1)
@@ -154,6 +223,29 @@ def test_the_budget_ends_it(monkeypatch):
     )
     assert "the budget is spent" in said
     assert (report.outcome, report.repeats) == ("inconclusive", 16)
+
+
+def test_rivals_are_not_taken_for_cycles_that_are_still_to_come(monkeypatch):
+    """A second a block of each start: a cycle is 32 s, and with two rivals before it 4 fit into
+    200 s (64 + 4 * 32 = 192). Taking 96 s for a cycle would end it after the first."""
+    seconds = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: seconds[0])
+
+    def react(arm, n, block, window):
+        seconds[0] += 1.0
+        return noisy(arm, n, block, window)
+
+    side = reference()
+    others = [
+        side.rows[1].model_copy(update={"num_speculative_tokens": n, "chosen": False})
+        for n in (5, 7)
+    ]
+    side = side.model_copy(update={"rows": (*side.rows, *others)})
+    every = {**rates(2000.0), ("dflash", 5): 1900.0, ("dflash", 7): 1800.0}
+    effort = Effort(blocks=8, cycles=8, budget_seconds=200, rivals=2)
+    report, said = measure(Scripted(every, react), effort, side)
+    assert "the budget is spent" in said
+    assert report.repeats == 4 * 16
 
 
 def test_an_engine_that_does_not_start_is_no_verdict():
@@ -302,6 +394,32 @@ def test_a_load_without_figures_cannot_be_checked(tuned, capsys):
     assert "there: 4" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "unread"),
+    [
+        (("--engine", "simulate", "--temperature", "0.5"), "--temperature"),
+        (("--engine", "simulate", "--model", "other"), "--model"),
+        (("--engine", "replay", "--recording", str(RECORDED), "--max-tokens", "9"), "--max-tokens"),
+    ],
+)
+def test_what_an_engine_would_not_read_is_refused(tuned, capsys, options, unread):
+    """Otherwise the user believes to have measured at another temperature."""
+    assert invoke(["check", tuned, *options]) == 2
+    assert f"does not read {unread}" in capsys.readouterr().err
+
+
+def test_an_engine_that_fails_says_where_its_logs_are(tuned, tmp_path, monkeypatch, capsys):
+    from autotune.engines.simulate import SimulateEngine
+
+    def fail(*_):
+        raise EngineStartError("no memory")
+
+    monkeypatch.setattr(SimulateEngine, "open", fail)
+    monkeypatch.setattr(SimulateEngine, "log_dir", tmp_path, raising=False)
+    assert invoke(["check", tuned, "--engine", "simulate", "--allow", "all"]) == 3
+    assert f"hint: engine logs are in {tmp_path}" in capsys.readouterr().err
+
+
 def test_replay_measures_what_was_recorded(tmp_path, capsys):
     from check_samples import recording
 
@@ -311,6 +429,14 @@ def test_replay_measures_what_was_recorded(tmp_path, capsys):
         arguments = ["check", file, "--engine", "replay", "--recording", played, "--json"]
         assert invoke(arguments) == code, played
         assert json.loads(capsys.readouterr().out)["exit_code"] == code
+
+
+def test_a_real_engine_needs_a_load(tmp_path):
+    """A document that does not say it must not be measured at 1, which it may never have seen."""
+    side = recommended_side(recommendation(loads=(None,)), "reference.json")
+    engine = load_engine("vllm", EngineOptions(log_dir=str(tmp_path)))
+    with pytest.raises(ConfigurationError, match="does not say at which load"):
+        check_plan(side, engine, CheckRequest())
 
 
 def test_a_real_engine_is_given_what_the_document_says(tmp_path):

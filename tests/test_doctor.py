@@ -265,6 +265,12 @@ def test_a_file_where_a_folder_should_be(tmp_path):
     assert look_at_storage(f"sqlite:///{tmp_path}/file").writable is True
 
 
+def test_a_file_in_a_folder_that_takes_no_journal(tmp_path, monkeypatch):
+    (tmp_path / "study.db").touch()
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)
+    assert look_at_storage(f"sqlite:///{tmp_path}/study.db").writable is False
+
+
 def test_little_room(tmp_path, document, monkeypatch):
     usage = type("Usage", (), {"free": 2**29})
     monkeypatch.setattr("autotune.machine.doctor.shutil.disk_usage", lambda _: usage)

@@ -6,8 +6,10 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import sqlite3
 import sys
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,6 @@ from autotune.machine import environment, gpu, gpu_kfd, gpu_tools
 from autotune.machine.environment import (
     EngineInfo,
     cpu_name,
-    kernel_variables,
     probe_engine,
     probe_environment,
 )
@@ -26,6 +27,7 @@ from autotune.machine.gpu import probe_gpus
 from autotune.machine.gpu_amd import parse_rocm_smi
 from autotune.machine.gpu_amd import parse_static as parse_amd_smi
 from autotune.machine.gpu_nvidia import parse_query as parse_nvidia_smi
+from autotune.machine.variables import KERNELS, engine_variables, kernel_variables
 from autotune.records import Environment
 from autotune.store import load_study, open_study
 
@@ -54,7 +56,7 @@ def bare_machine(monkeypatch, tmp_path):
     (tmp_path / "tools").mkdir()
     monkeypatch.setattr(gpu_kfd, "NODES", tmp_path / "no-kfd")
     monkeypatch.setenv("PATH", str(tmp_path / "tools"))
-    for names in gpu.VISIBLE.values():
+    for names in chain.from_iterable(gpu.VISIBLE.values()):
         for name in names:
             monkeypatch.delenv(name, raising=False)
     return tmp_path / "tools"
@@ -153,13 +155,27 @@ def test_a_tool_that_cannot_be_run(bare_machine):
         ("HIP_VISIBLE_DEVICES", "1", ("B",)),
         ("ROCR_VISIBLE_DEVICES", "GPU-abc, GPU-def", ("A", "B")),
         ("CUDA_VISIBLE_DEVICES", "", ()),
-        ("HIP_VISIBLE_DEVICES", "0,9", ("A", "B")),
+        ("HIP_VISIBLE_DEVICES", "2,9,0", ("C",)),  # the first that is none ends the list
+        ("CUDA_VISIBLE_DEVICES", "-1", ()),
+        ("CUDA_VISIBLE_DEVICES", "NoDevFiles", ("A",)),  # without UUIDs only the number is known
     ],
 )
 def test_only_visible_gpus_count(bare_machine, monkeypatch, variable, value, names):
     cards = [{"asic": {"market_name": name}} for name in ("A", "B", "C")]
     tool(bare_machine, "amd-smi", json.dumps(cards))
     monkeypatch.setenv(variable, value)
+    assert probe_gpus("rocm").names == names
+
+
+@pytest.mark.parametrize(
+    ("rocr", "hip", "names"),
+    [("1,2", "1", ("C",)), ("2", "0,1", ("C",)), ("2", None, ("C",)), ("1,2", "", ())],
+)
+def test_hip_counts_what_rocr_leaves(bare_machine, monkeypatch, rocr, hip, names):
+    tool(bare_machine, "amd-smi", json.dumps([{"asic": {"market_name": n}} for n in "ABC"]))
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", rocr)
+    if hip is not None:
+        monkeypatch.setenv("HIP_VISIBLE_DEVICES", hip)
     assert probe_gpus("rocm").names == names
 
 
@@ -313,7 +329,7 @@ def card(watts=750, mode="SPX", **more):
 def identity(bare_machine, monkeypatch):
     """The hash of a machine's environment: which figures may be compared."""
     for name in list(os.environ):
-        if environment.VARIABLES.fullmatch(name):
+        if KERNELS.fullmatch(name):
             monkeypatch.delenv(name)
 
     def of(*cards, **variables):
@@ -349,6 +365,16 @@ def test_what_does_not(identity):
     assert usual == identity(card(), HF_HOME="/data", VLLM_LOGGING_LEVEL="DEBUG", LANG="C")
     nameless = {**AMD_SMI["asic"], "target_graphics_version": "N/A"}
     assert usual == identity(card(asic=nameless))
+
+
+def test_what_is_compared_is_recorded_too():
+    """Every kind of variable that makes another study is also among those that are exported."""
+    parts = re.sub(r"\\w[+*]", "X", KERNELS.pattern)
+    own, rest = re.fullmatch(r"VLLM_\((.*?)\)\|(.*)", parts).groups()
+    names = [*(f"VLLM_{name}" for name in own.split("|")), *rest.split("|")]
+    assert len(names) > 10 and all(map(KERNELS.fullmatch, names))
+    recorded = engine_variables(EngineInfo(python="p"), dict.fromkeys(names, "1"))
+    assert recorded.keys() == set(names)
 
 
 def test_variables_hold_no_secrets(monkeypatch):

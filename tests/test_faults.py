@@ -112,6 +112,23 @@ def test_the_v1_runner_has_a_fault_of_its_own(monkeypatch):
     assert "v2-drafts-largest" not in ids()
 
 
+@pytest.mark.parametrize(
+    ("args", "backend"),
+    [
+        (("--attention-backend", "rocm_aiter_fa"), "ROCM_AITER_FA"),
+        (("--attention-backend=auto",), None),
+        (("-ac", '{"flash_attn_version": 3, "backend": "FLASH_ATTN"}'), "FLASH_ATTN"),
+        (("--attention-config", '{"use_prefill_decode_attention": true}'), None),
+        (("-ac", '{"backend_per_kind": {"mla_attention": "FLASHINFER_MLA"}}'), None),
+        (("--attention-config.backend", "TRITON_ATTN"), "TRITON_ATTN"),
+        (("--attention-config.use_prefill_decode_attention", "true"), None),
+        (("--attention-config.flash_attn_version=3",), None),
+    ],
+)
+def test_the_backend_that_was_asked_for(args, backend):
+    assert setup(args=args).backend == backend
+
+
 def test_what_is_not_known():
     """The doctor has no model and no temperature; advice for a GPU without a target is seen."""
     assert {"aiter-mla-four-queries", "mtp-start-gfx950"} <= ids(variables=AITER)

@@ -234,6 +234,30 @@ def test_layers_of_several_kinds():
     assert parse_kv_shape(gemma).elements(1) == 2 * (5 * 8 * 256 + 1 * 2 * 512)
 
 
+def test_a_sliding_layer_keeps_a_window_of_a_request():
+    """5 of 6 layers keep 1024 tokens at most; of a window that is not told, nothing is certain."""
+    types = ["sliding_attention"] * 5 + ["full_attention"]
+    told = parse_kv_shape({**LLAMA_8B, "layer_types": types, "sliding_window": 1024})
+    layer = 2 * 8 * 128
+    assert told.request_elements(1000, 1) == 6 * 1000 * layer
+    assert told.request_elements(5000, 1) == (5 * 1024 + 5000) * layer
+    assert told.request_elements(5000, 2) == (5 * 1024 + 5000) * layer // 2
+    unknown = parse_kv_shape({**LLAMA_8B, "layer_types": types})
+    assert unknown.request_elements(5000, 1) == 5000 * layer
+
+
+def test_requests_at_most_where_layers_slide(tmp_path):
+    """Room for 10 requests of 5000 tokens in windows of 1024, for 3 if every layer kept all."""
+    types = ["sliding_attention"] * 5 + ["full_attention"]
+    config = {**LLAMA_8B, "layer_types": types, "sliding_window": 1024}
+    request = (5 * 1024 + 5000) * 2 * 8 * 128 * 2
+    found = expected_memory(
+        checkpoint(tmp_path / "m", config, [("BF16", 2)]),
+        device_bytes=10 * request + 2 + 4, utilization=1.0, tokens_per_request=5000,
+    )  # fmt: skip
+    assert (found.requests, found.kv_tokens // 5000) == (10, 3)
+
+
 NAMES = [*LLAMA_8B, "layer_types", "head_dim", "text_config"]
 VALUES = (st.none(), st.integers(-2, 9), st.text(max_size=3), st.lists(st.integers()), st.just({}))
 

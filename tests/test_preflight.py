@@ -358,8 +358,12 @@ def test_a_drafter_that_cannot_fit_is_skipped_with_the_figures(fake, tmp_path, m
     for unknown in ({}, {**facts, "pipeline_parallel_size": 2}):
         assert len(told(fake, plan_of(drafted), device_bytes=50 * 2**30, **unknown).spaces) == 1
     assert len(told(fake, plan_of(drafted), device_bytes=None, **facts).spaces) == 1
-    flagged = plan_of(drafted, engine_args=("--quantization", "fp8"))  # not what is stored
-    assert len(told(fake, flagged, device_bytes=50 * 2**30, **facts).spaces) == 1
+    # not what is stored, not all of it on each device, or another limit than the share
+    for flags in (("--quantization", "fp8"), ("--enable-expert-parallel", "-dp", "8"), ("-ep",),
+                  ("--kv-cache-memory-bytes", "1G"), ("--language-model-only",),
+                  ("--offload-group-size", "8")):  # fmt: skip
+        flagged = plan_of(drafted, engine_args=flags)
+        assert len(told(fake, flagged, device_bytes=50 * 2**30, **facts).spaces) == 1
     small = told(fake, plan_of(NGRAM), device_bytes=40 * 2**30, **facts)
     assert small.spaces == (NGRAM,) and "leaves no room" in small.warnings[0]
 

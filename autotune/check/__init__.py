@@ -22,6 +22,7 @@ from autotune.check.verdicts import (
     as_change,
     distance,
     judge,
+    kind_of,
     reach,
 )
 from autotune.errors import ConfigurationError
@@ -49,7 +50,8 @@ def check_sides(reference: CheckSide, measured: CheckSide, rules: Rules) -> Chec
     found = differences(reference, measured, rules.allowed)
     if refused(found):
         return not_comparable(reference, measured, found)
-    verdicts = judged(reference, measured, same_machine(found, reference), rules.margins)
+    absolute = same_machine(found, reference, measured)
+    verdicts = judged(reference, measured, absolute, rules.margins)
     return report(reference, measured, verdicts, found, rules)
 
 
@@ -198,7 +200,7 @@ def change_text(v: Verdict) -> str:
     """ "-5.1%" or, for rates, "-5.1 points"; nothing where there is no change to tell."""
     if v.change is None:
         return "not measured"
-    if METRICS[v.metric if v.metric in METRICS else v.metric.partition("_p")[0]].relative:
+    if METRICS[kind_of(v.metric)].relative:
         return f"{v.change:+.1%}"
     return f"{100 * v.change:+.1f} points"
 

@@ -92,8 +92,9 @@ def refused(found: Sequence[Difference]) -> list[Difference]:
     return [difference for difference in found if difference.refused]
 
 
-def same_machine(found: Sequence[Difference], reference: CheckSide) -> bool:
+def same_machine(found: Sequence[Difference], reference: CheckSide, measured: CheckSide) -> bool:
     """Whether absolute figures may be compared: both sides name the hardware, and it is equal."""
     hardware = {"gpu", "gpu_count", "gpu_partition", "cpu", "engine"}
-    known = reference.environment.get("gpu") or reference.environment.get("cpu")
-    return bool(known) and not hardware & {difference.field for difference in found}
+    one, other = reference.environment, measured.environment
+    named = any(one.get(field) and other.get(field) for field in ("gpu", "cpu"))
+    return named and not hardware & {difference.field for difference in found}

@@ -28,7 +28,7 @@ from autotune.check.verdicts import ALPHA, METRICS, distance
 from autotune.engines import Engine, Progress
 from autotune.errors import ConfigurationError
 from autotune.measure import Lab
-from autotune.records import BASELINE, CheckReport, CheckRow, CheckSide, Plan, Verdict
+from autotune.records import CheckReport, CheckRow, CheckSide, Plan, Verdict
 
 if TYPE_CHECKING:
     from autotune.store import Study
@@ -70,7 +70,7 @@ def check_engine(
     memory = Memory()
     lab = Lab(plan, engine, cast("Study", memory), progress)
     bench = Bench(lab, configuration, effort.blocks)
-    absolute = same_machine(found, reference)
+    absolute = same_machine(found, reference, nothing)
     try:
         verdicts, side = _measure(reference, bench, absolute, rules, effort)
     finally:
@@ -99,22 +99,24 @@ def _own_warnings(plan: Plan, configuration: Configuration) -> tuple[str, ...]:
 def _measure(
     reference: CheckSide, bench: Bench, absolute: bool, rules: Rules, effort: Effort
 ) -> tuple[tuple[Verdict, ...], CheckSide]:
-    """Cycles and looks. Each look has its share of the level of the whole check.
+    """Cycles and looks. Each look has its share of the level of the whole check; where every cycle
+    is measured whatever they find, there is one, with all of it.
 
     The last one has all that is left, also where it comes early: neither the budget nor the
     reference's uncertainty, which end a check, depends on what was found.
     """
     rivals = _rivals(reference, bench, effort)
-    planned, spent = looks(effort.cycles), 0.0
+    began = bench.lab.elapsed_seconds()
+    planned, spent = () if effort.all_cycles else looks(effort.cycles), 0.0
     for number in range(1, effort.cycles + 1):
         bench.cycle()
-        ended = number == effort.cycles or _budget_is_spent(bench, number, effort)
+        ended = number == effort.cycles or _budget_is_spent(bench, number, effort, began)
         if number not in planned and not ended:
             continue
         side = measured_side(bench.lab.plan, bench.configuration, (*bench.rows(), *rivals))
         share = (1.0 if ended else number / effort.cycles) - spent
         verdicts = _look(reference, side, absolute, rules, share)
-        if not ended and not effort.all_cycles and not is_sure(verdicts):
+        if not ended and not is_sure(verdicts):
             ended = more_is_in_vain(verdicts, reference, side)
             if ended:
                 bench.lab.progress("the reference's own uncertainty is what is left")
@@ -122,7 +124,7 @@ def _measure(
         spent += share
         words = ", ".join(f"{v.metric} {v.word}" for v in verdicts if v.gates)
         bench.lab.progress(f"look after {number} cycles: {words}")
-        if ended or (is_sure(verdicts) and not effort.all_cycles):
+        if ended or is_sure(verdicts):
             break
     return verdicts, side
 
@@ -135,11 +137,12 @@ def _look(
     return judged(reference, side, absolute, rules.margins, alpha=alpha, beta=beta)
 
 
-def _budget_is_spent(bench: Bench, cycles: int, effort: Effort) -> bool:
-    """Whether one more cycle would take longer than allowed."""
+def _budget_is_spent(bench: Bench, cycles: int, effort: Effort, began: float) -> bool:
+    """Whether one more cycle would take longer than allowed; the first began at `began`."""
     if effort.budget_seconds is None:
         return False
-    spent = (cycles + 1) * bench.lab.elapsed_seconds() / cycles > effort.budget_seconds
+    now = bench.lab.elapsed_seconds()
+    spent = now + (now - began) / cycles > effort.budget_seconds
     if spent:
         bench.lab.progress("the budget is spent")
     return spent
@@ -174,7 +177,7 @@ def is_sure(verdicts: tuple[Verdict, ...]) -> bool:
 
 
 def more_is_in_vain(verdicts: tuple[Verdict, ...], reference: CheckSide, side: CheckSide) -> bool:
-    """Whether what is still open hangs on the reference, which no measuring improves."""
+    """Whether what is still open hangs on the reference, or on a figure that nobody has."""
     now = {row.key: row for row in side.rows}
     open_ones = {(v.metric, v.concurrency) for v in verdicts if v.gates and not v.ruled_out}
     for row in reference.rows:
@@ -182,7 +185,7 @@ def more_is_in_vain(verdicts: tuple[Verdict, ...], reference: CheckSide, side: C
             if not row.chosen or (metric, row.concurrency) not in open_ones:
                 continue
             before, after = getattr(row, metric), getattr(now.get(row.key), metric, None)
-            if before is None or after is None or after.sd > IN_VAIN * before.sd:
+            if before is not None and after is not None and after.sd > IN_VAIN * before.sd:
                 return False
     return True
 
@@ -196,18 +199,20 @@ def pairs_needed(
     number of them.
     """
     rows = {row.key: row for row in side.rows}
-    open_ones = {v.metric: v for v in verdicts if v.gates and not v.ruled_out}
+    chosen = {row.concurrency: row for row in reference.rows if row.chosen}
     most = 0
-    for row in reference.rows:
-        now = rows.get(row.key)
-        for metric, verdict in open_ones.items():
-            before, after = getattr(row, metric), getattr(now, metric, None)
-            if not row.chosen or before is None or after is None or row.method == BASELINE:
-                continue
-            wanted = _settling_sd(verdict.margin, metric) ** 2 - before.sd**2
-            if wanted <= 0:
-                return None
-            most = max(most, math.ceil(pairs * after.sd**2 / wanted))
+    for verdict in verdicts:
+        row = chosen.get(verdict.concurrency)
+        if not verdict.gates or verdict.ruled_out or row is None:
+            continue
+        before = getattr(row, verdict.metric)
+        after = getattr(rows.get(row.key), verdict.metric, None)
+        if before is None or after is None:
+            continue
+        wanted = _settling_sd(verdict.margin, verdict.metric) ** 2 - before.sd**2
+        if wanted <= 0:
+            return None
+        most = max(most, math.ceil(pairs * after.sd**2 / wanted))
     return most or None
 
 
@@ -235,8 +240,10 @@ def chosen_for(reference: CheckSide, configuration: Configuration, plan: Plan) -
         raise ConfigurationError(
             f"{reference.source} holds no figures of {key[0]} N={key[1]} at the loads to check"
         )
+    of_rows = faults(list(reference.rows))
+    own = [fault for fault in reference.faults if fault not in of_rows]  # of the whole document
     return reference.model_copy(
-        update={"rows": rows, "per_load": False, "faults": faults(list(rows))}
+        update={"rows": rows, "per_load": False, "faults": (*own, *faults(list(rows)))}
     )
 
 

@@ -77,6 +77,7 @@ def _closed(
     named = None if None in loads else ",".join(map(str, loads))
     plan = make_plan(
         Request(
+            engine_args=request.engine_args or (),
             methods=reference.method,
             num_speculative_tokens=str(n),
             max_concurrency=named,
@@ -98,6 +99,12 @@ def _open(
             f"{reference.source} names no speculative_config: an engine cannot be started for it",
             hint="check the recommendation of a study on an engine, or compare with --against",
         )
+    stated = tuple(load for load in loads if load is not None)
+    if len(stated) < len(loads):
+        raise ConfigurationError(
+            f"{reference.source} does not say at which load it was measured",
+            hint="compare it with another result: --against FILE",
+        )
     model = resolve_model(request.model or reference.model, request.catalog)
     workload = load_workload(
         request.workload or reference.workload,
@@ -116,7 +123,7 @@ def _open(
         target=Target(model=model.model, engine_args=arguments),
         workload=workload,
         spaces=(space,),
-        concurrencies=tuple(load or 1 for load in loads),
+        concurrencies=stated,
         settings=_settings(request),
         environment=probe_environment(engine=probe_engine(request.vllm_python)),
         engine_options=engine.identity(),

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from autotune.check import pairs as check_pairs
-from autotune.check.verdicts import METRICS, Effect, effect, welch
+from autotune.check.verdicts import METRICS, Effect, effect, kind_of, welch
 from autotune.records import BASELINE, CheckRow, CheckSide, Figure, GreedyCheck
 
+LIKELY = 0.45  # p value beyond which nothing more is told: at .5 no finite error has this tail
 FLIPS = 0.05  # of greedy answers that near-equal logits may turn without any fault
 
 
@@ -27,8 +28,7 @@ class Question(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The name under which METRICS knows it."""
-        return self.metric.partition("_p")[0] if self.metric not in METRICS else self.metric
+        return kind_of(self.metric)
 
 
 def questions(reference: CheckSide, measured: CheckSide, same_machine: bool) -> list[Question]:
@@ -76,10 +76,14 @@ def _value(figure: Figure | None) -> float | None:
 def _figure(
     metric: str, subject: str, load: int | None, one: Figure | None, other: Figure | None
 ) -> Iterator[Question]:
-    if one is None or other is None:
-        return
-    question = Question(metric, load, subject, one.value, other.value, None)
-    yield question._replace(effect=effect(one, other, METRICS[question.kind]))
+    """Of what decides, a question stays open where a side has no figure: it must not just pass."""
+    settings = METRICS[kind_of(metric)]
+    if one is not None and other is not None:
+        change = effect(one, other, settings)
+        yield Question(metric, load, subject, one.value, other.value, change)
+    elif settings.gates and (one is not None or metric == "speedup"):
+        note = f"the {'measurement' if one is not None else 'reference'} holds no such figure"
+        yield Question(metric, load, subject, _value(one), _value(other), None, note)
 
 
 def _acceptance(subject: str, row: CheckRow, now: CheckRow) -> Iterator[Question]:
@@ -197,9 +201,8 @@ def _picked(e: Effect, rivals: int) -> Effect:
 
     if e.change >= 0 or rivals < 2 or e.sd == 0:
         return e
-    p = min(0.5, rivals * tail(e))
-    z = float(norm.ppf(p))
-    return e._replace(sd=abs(e.change / z) if z < 0 else math.inf, freedom=None)
+    p = min(LIKELY, rivals * tail(e))
+    return e._replace(sd=max(e.sd, e.change / float(norm.ppf(p))), freedom=None)
 
 
 def _over_loads(asked: list[Question]) -> list[Question]:

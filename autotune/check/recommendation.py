@@ -30,6 +30,12 @@ class Ratio(Lenient):
     confidence: float = Field(gt=0, lt=1)
 
 
+class RateInterval(Lenient):
+    low: float = Field(allow_inf_nan=False)
+    high: float = Field(allow_inf_nan=False)
+    confidence: float = Field(gt=0, lt=1)
+
+
 class Work(Lenient):
     name: str
     sha256: str | None = None
@@ -52,10 +58,10 @@ class Candidate(Lenient):
     status: str
     output_tokens_per_second: Positive | None = None
     speedup: Ratio | None = None
-    acceptance_length: float | None = Field(default=None, ge=1)
+    acceptance_length: float | None = Field(default=None, ge=1, allow_inf_nan=False)
     acceptance_length_interval: Ratio | None = None
     per_position_acceptance_rates: tuple[Rate, ...] | None = None
-    per_position_acceptance_intervals: tuple[dict[str, float], ...] | None = None
+    per_position_acceptance_intervals: tuple[RateInterval, ...] | None = None
     tpot_p50_seconds: Positive | None = None
     ttft_p50_seconds: Positive | None = None
     speedup_freedom: int | None = Field(default=None, ge=1)
@@ -212,16 +218,23 @@ def _choices_alone(
     ]
 
 
-def from_ratio(ratio: Ratio, assumed_sd: float | None = None, freedom: int | None = None) -> Figure:
-    """Standard error of the logarithm from an interval: Student's t, without `freedom` normal."""
-    from scipy.stats import norm, t
-
+def from_ratio(
+    ratio: Ratio, assumed_sd: float | None = None, freedom: float | None = None
+) -> Figure:
+    """Standard error of the logarithm from an interval."""
     if assumed_sd is not None:
         return Figure(value=ratio.value, sd=assumed_sd, assumed=True)
-    tail = (1 + ratio.confidence) / 2
-    z = float(norm.ppf(tail) if freedom is None else t.ppf(tail, freedom))
+    z = _critical(ratio.confidence, freedom)
     sd = abs(math.log(ratio.high / ratio.low)) / (2 * z)
     return Figure(value=ratio.value, sd=sd, freedom=freedom)
+
+
+def _critical(confidence: float, freedom: float | None) -> float:
+    """Standard errors to either side of an interval: Student's t; without `freedom` normal."""
+    from scipy.stats import norm, t
+
+    tail = (1 + confidence) / 2
+    return float(norm.ppf(tail) if freedom is None else t.ppf(tail, freedom))
 
 
 def single(value: float | None, noise: float) -> Figure | None:
@@ -231,22 +244,22 @@ def single(value: float | None, noise: float) -> Figure | None:
 
 def _length(c: Candidate, noise: float) -> Figure | None:
     if c.acceptance_length_interval is not None:
-        freedom = len(c.prompts) - 1  # the interval is Student's t over prompts
-        return from_ratio(c.acceptance_length_interval, freedom=freedom if freedom > 0 else None)
+        return from_ratio(c.acceptance_length_interval, freedom=_freedom(c))
     return single(c.acceptance_length, noise)
 
 
 def _rates(c: Candidate, noise: float) -> tuple[Figure, ...]:
-    from scipy.stats import norm
-
     rates = c.per_position_acceptance_rates or ()
     intervals = c.per_position_acceptance_intervals or ()
     if len(intervals) != len(rates):
         return tuple(Figure(value=rate, sd=noise * rate, assumed=True) for rate in rates)
-    return tuple(
-        Figure(
-            value=rate,
-            sd=(i["high"] - i["low"]) / (2 * float(norm.ppf((1 + i["confidence"]) / 2))),
-        )
-        for rate, i in zip(rates, intervals, strict=True)
-    )
+    found = []
+    for rate, interval in zip(rates, intervals, strict=True):
+        sd = (interval.high - interval.low) / (2 * _critical(interval.confidence, _freedom(c)))
+        found.append(Figure(value=rate, sd=sd, freedom=_freedom(c)))
+    return tuple(found)
+
+
+def _freedom(c: Candidate) -> float | None:
+    """Of the intervals of acceptance, which are Student's t over prompts; None: not told."""
+    return float(len(c.prompts) - 1) if len(c.prompts) > 1 else None

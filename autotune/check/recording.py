@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from autotune.check.recommendation import faults
 from autotune.engines import EngineOptions, Session
 from autotune.engines.replay import ReplayEngine
 from autotune.records import (
@@ -54,6 +55,7 @@ def recorded_side(path: str | Path, noise: float) -> CheckSide:
         num_speculative_tokens=n,
         rows=rows,
         per_load=True,
+        faults=faults(list(rows)),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune.check import change_text
-from autotune.check.verdicts import METRICS
+from autotune.check.verdicts import METRICS, kind_of
 from autotune.records import CheckReport, Verdict
 
 HEADING = ("VERDICT", "METRIC", "CONC.", "OF", "BEFORE", "NOW", "CHANGE", "95% INTERVAL", "MARGIN")
@@ -15,13 +15,9 @@ CUT = "\n\n(cut: a step summary holds 1 MiB)\n"
 Row = tuple[str, ...]
 
 
-def kind(v: Verdict) -> str:
-    return v.metric if v.metric in METRICS else v.metric.partition("_p")[0]
-
-
 def label(v: Verdict) -> str:
     """ "position_p1" -> "acceptance at position 1", "tpot_p50" -> "TPOT p50"."""
-    name, number = kind(v), v.metric.rpartition("_p")[2]
+    name, number = kind_of(v.metric), v.metric.rpartition("_p")[2]
     if name == "position":
         return f"acceptance at position {number}"
     if name in ("tpot", "ttft"):
@@ -51,13 +47,13 @@ def _is_shown(v: Verdict) -> bool:
 
 def unchanged(report: CheckReport) -> str | None:
     """One line for the rows that the short table leaves out."""
-    left = [kind(v) for v in report.verdicts if not _is_shown(v)]
+    left = [kind_of(v.metric) for v in report.verdicts if not _is_shown(v)]
     names = ", ".join(f"{name} ({left.count(name)})" for name in dict.fromkeys(left))
     return f"no difference either: {names}" if left else None
 
 
 def _row(v: Verdict) -> Row:
-    points = not METRICS[kind(v)].relative
+    points = not METRICS[kind_of(v.metric)].relative
     span = "-"
     if v.low is not None and v.high is not None:
         span = f"[{v.low:+.1%}, {v.high:+.1%}]"
@@ -79,7 +75,7 @@ def _row(v: Verdict) -> Row:
 def value_text(v: Verdict, value: float | None) -> str:
     if value is None:
         return "-"
-    name = kind(v)
+    name = kind_of(v.metric)
     if name in ("speedup", "recommendation"):
         return f"{value:.2f}x"
     if name in ("position", "greedy"):
@@ -104,9 +100,9 @@ def notes(report: CheckReport) -> list[str]:
 
 
 def _worth_saying(v: Verdict) -> bool:
-    if v.metric in ("greedy", "recommendation"):
+    if v.metric in ("greedy", "recommendation") or v.change is None:
         return True
-    return v.metric == "acceptance_length" or kind(v) in ("throughput", "tpot", "ttft")
+    return v.metric == "acceptance_length" or kind_of(v.metric) in ("throughput", "tpot", "ttft")
 
 
 def needed_text(report: CheckReport) -> str:

@@ -56,6 +56,11 @@ METRICS = {
 }
 
 
+def kind_of(metric: str) -> str:
+    """The name under which METRICS knows it: "tpot_p50" and "position_p1" are many of a kind."""
+    return metric if metric in METRICS else metric.partition("_p")[0]
+
+
 class Effect(NamedTuple):
     """A change, better is positive: of logarithms, or absolute. `freedom` None: normal."""
 

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from autotune import stats
 from autotune.acceptance_evidence import acceptance_length, acceptance_rates, prompt_drafts
 from autotune.check.verdicts import welch
+from autotune.clusters import Estimate
 from autotune.records import (
     BASELINE,
     CheckRow,
@@ -63,26 +64,19 @@ def measured_row(
         acceptance_length=(
             _length_alone(windows)
             if length is None
-            else Figure(
-                value=length.interval.value,
-                sd=length.standard_error / length.interval.value,
-                freedom=float(length.clusters - 1) or None,
-                count=length.clusters,
-            )
+            else _estimated(length, length.standard_error / length.interval.value)
         ),
-        position_rates=tuple(
-            Figure(
-                value=rate.interval.value,
-                sd=rate.standard_error,
-                freedom=float(rate.clusters - 1) or None,
-                count=rate.clusters,
-            )
-            for rate in rates
-        ),
+        position_rates=tuple(_estimated(rate, rate.standard_error) for rate in rates),
         latencies=_latencies([cycle.ours for cycle in cycles]),
         prompts=prompt_drafts(windows),
         greedy=greedy,
     )
+
+
+def _estimated(estimate: Estimate, sd: float) -> Figure:
+    freedom = float(estimate.clusters - 1) or None
+    count = estimate.clusters
+    return Figure(value=estimate.interval.value, sd=sd, freedom=freedom, count=count)
 
 
 def baseline_row(load: int | None, cycles: Sequence[Cycle]) -> CheckRow:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autotune.cli.options import as_json, option, storage
+from autotune.cli.options import as_json, option, refuse_unread, storage
 from autotune.cli.run import PassesThrough, require_writable, write
 from autotune.errors import ConfigurationError
 
@@ -120,15 +120,17 @@ def _compare(
 
         measured = study_side(load_study(options["storage"], options["study"]), noise)
         return check_sides(reference, measured, rules)
-    return _measure(reference, rules, options)
+    return _measure(ctx, reference, rules, options)
 
 
-def _measure(reference: CheckSide, rules: Rules, options: dict[str, Any]) -> CheckReport:
+def _measure(
+    ctx: click.Context, reference: CheckSide, rules: Rules, options: dict[str, Any]
+) -> CheckReport:
     from autotune.check.measure import Effort, check_engine
     from autotune.check.plan import CheckRequest, check_plan
     from autotune.cli import INTERRUPTED, say
     from autotune.cli.progress import Progress
-    from autotune.cli.run import only_known, timeouts
+    from autotune.cli.run import naming_logs, only_known, timeouts
     from autotune.engines import EngineOptions, load_engine
     from autotune.plan import parse_duration
 
@@ -136,12 +138,13 @@ def _measure(reference: CheckSide, rules: Rules, options: dict[str, Any]) -> Che
     chosen = load_engine(
         options["engine"], only_known(EngineOptions, options, noise="replay_noise")
     )
+    refuse_unread(ctx, chosen)
     plan, configuration = check_plan(reference, chosen, only_known(CheckRequest, options))
     budget = parse_duration(options["budget"], "--budget")
     effort = Effort(
         options["blocks"], options["cycles"], budget, options["all_cycles"], options["rivals"]
     )
-    with Progress() as progress:
+    with naming_logs(chosen), Progress() as progress:
         try:
             return check_engine(reference, plan, configuration, chosen, rules, effort, progress)
         except KeyboardInterrupt as interrupt:

@@ -63,7 +63,7 @@ def on_command_line(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE
 
 
-# Options of `run` that an engine does not read.
+# Options of `run` and `check` that an engine does not read.
 FOR_REAL_ENGINES = (
     "model", "workload", "drafters", "speculative_options", "discover", "num_prompts",
     "temperature", "top_p", "max_tokens", "vllm_python", "catalog", "preflight",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,27 +149,39 @@ def measure(plan: Plan, engine: Engine, options: dict[str, Any]) -> int:
     from autotune.store import open_study
     from autotune.tuner import tune
 
-    file, logs = options["output"], getattr(engine, "log_dir", None)
+    file = options["output"]
     if file:
         require_writable(Path(file), inputs(options))
     for warning in plan.warnings:  # some are better mended before hours of measuring
         say(f"warning: {warning}")
     with (
+        naming_logs(engine),
         open_study(options["storage"], plan, fresh=not options["resume"]) as study,
         Progress() as progress,
     ):
-        try:
-            recommendation = tune(plan, engine, study, progress)
-        except EngineError as error:
-            error.hint = error.hint or (f"engine logs are in {logs}" if logs else None)
-            raise
+        recommendation = tune(plan, engine, study, progress)
     if options["as_json"]:
         print_json(recommendation)
     else:
-        show(recommendation_parts(recommendation, log_dir=logs))
+        show(recommendation_parts(recommendation, log_dir=_logs(engine)))
     if file:
         write(Path(file), recommendation.model_dump_json(by_alias=True, indent=2) + "\n")
     return INCONCLUSIVE if recommendation.decision == "inconclusive" else 0
+
+
+@contextmanager
+def naming_logs(engine: Engine) -> Iterator[None]:
+    """An engine's error says where its logs are, unless it has a better hint."""
+    try:
+        yield
+    except EngineError as error:
+        logs = _logs(engine)
+        error.hint = error.hint or (f"engine logs are in {logs}" if logs else None)
+        raise
+
+
+def _logs(engine: Engine) -> Path | None:
+    return getattr(engine, "log_dir", None)
 
 
 def inputs(options: dict[str, Any]) -> list[Path]:

@@ -88,7 +88,7 @@ def _gpus(engine: EngineInfo) -> Gpus | None:
 
 
 def visible_devices() -> dict[str, str]:
-    names = {name for names in VISIBLE.values() for name in names}
+    names = {name for groups in VISIBLE.values() for group in groups for name in group}
     return {name: os.environ[name] for name in sorted(names) if name in os.environ}
 
 
@@ -100,7 +100,8 @@ def look_at_storage(url: str | None) -> Storage:
         return Storage(place=shown(resolved), writable=None)
     there = next((p for p in (path, *path.parents) if p.exists()), Path("/"))
     free = shutil.disk_usage(there).free
-    writable = os.access(there, os.W_OK) and (there == path or there.is_dir())
+    folder = there.parent if there == path else there  # SQLite keeps its journal beside the file
+    writable = folder.is_dir() and all(os.access(p, os.W_OK) for p in {there, folder})
     return Storage(place=str(path), writable=writable, free_bytes=free)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pydantic import Field
 
 from autotune.errors import ConfigurationError
 from autotune.machine.gpu import Gpus, Platform, probe_gpus
+from autotune.machine.variables import kernel_variables
 from autotune.records import Environment, Record
 
 log = logging.getLogger(__name__)
@@ -28,13 +28,6 @@ DISTRIBUTIONS = {  # whose versions are told, and the module of each
     "pytorch-triton-rocm": "triton", "transformers": "transformers", "triton": "triton",
     "triton-rocm": "triton",
 }  # fmt: skip
-# What chooses attention kernels and the model runner, or how many threads draft and verify.
-VARIABLES = re.compile(
-    r"VLLM_(USE_V2_MODEL_RUNNER|USE_V1|ATTENTION_BACKEND|ROCM_\w+|USE_AITER\w*|USE_TRITON_\w+"
-    r"|USE_FLASHINFER_\w+|FLASH_ATTN_VERSION|MLA_DISABLE|CPU_OMP_THREADS_BIND)"
-    r"|AITER_\w+|TORCH_BLAS_PREFER_HIPBLASLT|PYTORCH_TUNABLEOP_ENABLED|HSA_OVERRIDE_GFX_VERSION"
-    r"|OMP_NUM_THREADS|NUMBA_NUM_THREADS"
-)
 
 # Runs in the engine's interpreter: metadata and text files only. The folder we happen to be in is
 # taken off the path, so that a source checkout named "vllm" there is not mistaken for the package.
@@ -189,11 +182,6 @@ def environment_of(engine: EngineInfo, gpus: Gpus | None) -> Environment:
         gpu_power_cap_watts=gpus.power_cap_watts if gpus else None,
         variables=kernel_variables(),
     )
-
-
-def kernel_variables() -> dict[str, str]:
-    """Of our environment, which the engine inherits: what decides which kernels run."""
-    return {name: os.environ[name] for name in sorted(os.environ) if VARIABLES.fullmatch(name)}
 
 
 def cpu_name() -> str | None:

@@ -22,6 +22,7 @@ from autotune.records import Environment, Plan, Record
 Severity = Literal["wrong", "fails", "slow", "note"]
 BACKEND_FLAGS = ("--attention-backend", "--attention-config", "-ac")
 PIPELINE_FLAGS = ("--pipeline-parallel-size", "-pp")
+NO_BACKEND = ("AUTO", "NONE", "TRUE", "FALSE")  # the latter are values of other keys
 TRUE = ("1", "true")
 
 
@@ -161,9 +162,13 @@ def _named(pattern: str, model: str) -> bool:
 
 
 def _backend(value: str | None) -> str | None:
-    """The name in ROCM_AITER_FA, rocm_aiter_fa or {"backend": "ROCM_AITER_FA"}."""
-    found = re.search(r"[A-Z][A-Z0-9_]*", (value or "").upper().replace('"BACKEND"', ""))
-    return found[0] if found and found[0] != "AUTO" else None
+    """The name in ROCM_AITER_FA, rocm_aiter_fa or {"backend": "ROCM_AITER_FA", ...}."""
+    text = (value or "").strip().upper()
+    if text.startswith("{"):  # JSON, or a --config file's mapping: other keys name no backend
+        named = re.search(r"""["']BACKEND["']\s*:\s*["'](\w+)["']""", text)
+        text = named[1] if named else ""
+    found = re.match(r"[A-Z][A-Z0-9_]*", text)
+    return found[0] if found and found[0] not in NO_BACKEND else None
 
 
 def _sentence(fault: Fault, candidates: list[str]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 from collections.abc import Callable
 
@@ -17,9 +18,11 @@ __all__ = ["VISIBLE", "GpuDevice", "Gpus", "Platform", "probe_gpus"]
 
 log = logging.getLogger(__name__)
 
-VISIBLE = {
-    "rocm": ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
-    "cuda": ("CUDA_VISIBLE_DEVICES",),
+# Of each group the first that is set applies, to what the group before it leaves: ROCr hides GPUs
+# from HIP (https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html).
+VISIBLE: dict[Platform, tuple[tuple[str, ...], ...]] = {
+    "rocm": (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")),
+    "cuda": (("CUDA_VISIBLE_DEVICES",),),
 }
 
 
@@ -75,24 +78,37 @@ def _completed(gpus: Gpus, command: tuple[str, ...], now: bool) -> Gpus:
 
 
 def _visible(gpus: Gpus, owner: Platform) -> Gpus:
-    """Apply the first *_VISIBLE_DEVICES that is set; entries may be numbers or UUIDs.
-
-    Without one, a process that uses MIG sees a single instance (CUDA's rule).
-    """
+    """Apply *_VISIBLE_DEVICES. Without one, a process that uses MIG sees a single instance."""
     devices = gpus.devices
-    value = next((os.environ[name] for name in VISIBLE[owner] if name in os.environ), None)
-    if value is None:
-        instances = [d for d in devices if (d.partition or "").startswith("MIG ")]
-        return gpus.model_copy(update={"devices": tuple(instances[:1])}) if instances else gpus
-    entries = [entry.strip() for entry in value.split(",") if entry.strip()]
-    named = [next((d for d in devices if (d.uuid or "").startswith(e)), None) for e in entries]
-    if all(entry.isdecimal() and int(entry) < len(devices) for entry in entries):
-        chosen = tuple(devices[int(entry)] for entry in entries)
-    elif all(named):
-        chosen = tuple(device for device in named if device)
-    else:
-        chosen = devices[: len(entries)]
-    return gpus.model_copy(update={"devices": chosen})
+    groups = [
+        [os.environ[name] for name in names if name in os.environ] for names in VISIBLE[owner]
+    ]
+    for values in filter(None, groups):
+        devices = _chosen(devices, values[0])
+    if not any(groups):
+        instances = tuple(d for d in devices if (d.partition or "").startswith("MIG "))
+        devices = instances[:1] or devices
+    return gpus.model_copy(update={"devices": devices})
+
+
+def _chosen(devices: tuple[GpuDevice, ...], value: str) -> tuple[GpuDevice, ...]:
+    """Numbers, or UUIDs by their beginnings; the first that is none ends the list, as -1 does.
+
+    https://docs.nvidia.com/cuda/cuda-c-programming-guide/ (CUDA_VISIBLE_DEVICES); HIP does alike.
+    Where the tool tells no UUIDs, only how many are named is known.
+    """
+    chosen: list[GpuDevice] = []
+    for entry in filter(None, map(str.strip, value.split(","))):
+        if re.fullmatch(r"[+-]?\d{1,9}", entry):
+            found = devices[int(entry) :][:1] if int(entry) >= 0 else ()
+        elif all(device.uuid for device in devices):
+            found = tuple(d for d in devices if (d.uuid or "").startswith(entry))[:1]
+        else:
+            found = devices[len(chosen) :][:1]
+        if not found:
+            break
+        chosen += found
+    return tuple(chosen)
 
 
 TOOLS: tuple[tuple[Platform, tuple[str, ...], Callable[[str], Gpus | None]], ...] = (

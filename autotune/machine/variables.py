@@ -1,15 +1,20 @@
-"""Environment variables that decide how an engine runs: recorded with a study, exported with it.
+"""Environment variables that decide how an engine runs, for two uses.
 
-Names only by their beginnings: what vLLM, ROCm, CUDA and their libraries read. Secrets, logging and
-what spectune itself needs for measuring are left out.
+`engine_variables`, all of them, are recorded with a study and exported with it: names by their
+beginnings, what vLLM, ROCm, CUDA and their libraries read, without secrets, logging and what
+spectune itself needs for measuring. `kernel_variables`, a few of them, are a part of what makes two
+measurements comparable (`Environment.variables`): with other values it is another study.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from autotune.machine.environment import EngineInfo
+if TYPE_CHECKING:
+    from autotune.machine.environment import EngineInfo
 
 PREFIXES = (
     "VLLM_", "AITER_", "HIP_", "HSA_", "ROCR_", "ROCM_", "MIOPEN_", "HIPBLASLT_", "TENSILE_",
@@ -24,6 +29,13 @@ LEFT_OUT = ("VLLM_LOG", "VLLM_CONFIGURE_LOGGING", "VLLM_NO_USAGE_STATS", "VLLM_D
             "ROCM_PATH", "ROCM_HOME")  # fmt: skip
 # of one machine: of no use in a container that gets its devices from elsewhere
 LOCAL = ("VISIBLE_DEVICES", "DEVICE_ORDER", "_DIR", "_PATH", "_ROOT", "_HOME", "_SOCKET_IFNAME")
+# What chooses attention kernels and the model runner, or how many threads draft and verify.
+KERNELS = re.compile(
+    r"VLLM_(USE_V2_MODEL_RUNNER|USE_V1|ATTENTION_BACKEND|ROCM_\w+|USE_AITER\w*|USE_TRITON_\w+"
+    r"|USE_FLASHINFER_\w+|FLASH_ATTN_VERSION|MLA_DISABLE|CPU_OMP_THREADS_BIND)"
+    r"|AITER_\w+|TORCH_BLAS_PREFER_HIPBLASLT|PYTORCH_TUNABLEOP_ENABLED|HSA_OVERRIDE_GFX_VERSION"
+    r"|OMP_NUM_THREADS|NUMBA_NUM_THREADS"
+)
 # On a CPU that others share, numba's thread pool makes the n-gram drafter many times slower and
 # pinned OpenMP threads fight for one core.
 CPU = {"NUMBA_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
@@ -32,6 +44,11 @@ CPU = {"NUMBA_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 def missing_on_cpu(environment: Mapping[str, str]) -> dict[str, str]:
     """What an engine on a CPU is given beside the user's environment."""
     return {name: value for name, value in CPU.items() if name not in environment}
+
+
+def kernel_variables() -> dict[str, str]:
+    """Of our environment, which the engine inherits: what decides which kernels run."""
+    return {name: os.environ[name] for name in sorted(os.environ) if KERNELS.fullmatch(name)}
 
 
 def engine_variables(

@@ -7,8 +7,13 @@ from autotune.preflight.ledger import Ledger
 from autotune.preflight.memory_estimate import MemoryEstimate, expected_memory
 from autotune.records import MethodSpace
 
-# Flags with which a checkpoint's bytes are not what a device holds.
-OTHER_WEIGHTS = ("--quantization", "-q", "--load-format", "--cpu-offload-gb", "--hf-overrides")
+# Flags with which a checkpoint's bytes over the tensor-parallel devices are not what each holds, or
+# with which the share of its memory is not what limits an engine.
+OTHER_WEIGHTS = (
+    "--quantization", "-q", "--load-format", "--hf-overrides", "--language-model-only",
+    "--cpu-offload-gb", "--offload-group-size", "--enable-expert-parallel", "-ep",
+    "--kv-cache-memory-bytes",
+)  # fmt: skip
 
 
 def look_at_memory(ledger: Ledger, device_bytes: int | None) -> None:

@@ -30,7 +30,8 @@ class KvShape(Record):
     """What one token keeps, from config.json. Layers with a state per request keep nothing."""
 
     full_layers: int
-    sliding_layers: int = 0  # counted like full ones: an upper bound for long requests
+    sliding_layers: int = 0
+    window: int | None = None  # tokens of a request that a sliding layer keeps; None: not told
     state_layers: int = 0  # linear attention, Mamba: a state per request, not counted
     kv_heads: int
     head_dim: int
@@ -40,16 +41,25 @@ class KvShape(Record):
     type_bytes: int | None = None  # of the model's own data type
 
     def elements(self, tensor_parallel: int) -> int:
-        """Numbers one token keeps on each of `tensor_parallel` devices.
+        """Numbers one token keeps on each of `tensor_parallel` devices, within every window."""
+        return sum(self._by_kind(tensor_parallel))
+
+    def request_elements(self, tokens: int, tensor_parallel: int) -> int:
+        """Numbers a request of so many tokens keeps on a device, at least."""
+        full, sliding = self._by_kind(tensor_parallel)
+        return full * tokens + sliding * min(tokens, self.window or 0)
+
+    def _by_kind(self, tensor_parallel: int) -> tuple[int, int]:
+        """Numbers one token keeps in full and in sliding layers.
 
         A layer keeps key and value for each of its heads, which are split over the devices (each
         has at least one). MLA keeps one latent vector, on every device.
         """
         if self.latent is not None:
-            return self.latent * (self.full_layers + self.sliding_layers)
+            return self.latent * self.full_layers, self.latent * self.sliding_layers
         full = self.full_layers * _shared(self.full_kv_heads or self.kv_heads, tensor_parallel)
         sliding = self.sliding_layers * _shared(self.kv_heads, tensor_parallel)
-        return 2 * (full * (self.full_head_dim or self.head_dim) + sliding * self.head_dim)
+        return 2 * full * (self.full_head_dim or self.head_dim), 2 * sliding * self.head_dim
 
 
 def _shared(heads: int, devices: int) -> int:
@@ -102,8 +112,11 @@ def expected_memory(
     whole, drafted = _loaded(model, width), _loaded(drafter, width) if drafter else 0
     weights, extra = _split(whole, tensor_parallel), _split(drafted, tensor_parallel)
     shapes = [kv_shape(name) for name in (model, drafter) if name]
-    per_token = [_kv_bytes(shape, tensor_parallel, kv_cache_dtype, width) for shape in shapes]
-    kv = _sum(*per_token)
+    kept = [
+        _kv_bytes(shape, tensor_parallel, kv_cache_dtype, width, tokens_per_request)
+        for shape in shapes
+    ]
+    kv, request = _sum(*(token for token, _ in kept)), _sum(*(whole for _, whole in kept))
     usable = None if device_bytes is None else int(device_bytes * utilization)
     taken = _sum(weights, extra)
     left = None if usable is None or taken is None else usable - taken
@@ -117,7 +130,7 @@ def expected_memory(
         usable_bytes=usable,
         left_bytes=left,
         kv_tokens=tokens,
-        requests=None if tokens is None or not tokens_per_request else tokens // tokens_per_request,
+        requests=None if left is None or not request else max(0, left) // request,
         notes=tuple(dict.fromkeys(note for shape in shapes for note in _notes(shape))),
     )
 
@@ -141,21 +154,26 @@ def _sum(*parts: int | None) -> int | None:
 
 
 def _kv_bytes(
-    shape: KvShape | None, tensor_parallel: int, kv_cache_dtype: str | None, width: int | None
-) -> int | None:
+    shape: KvShape | None, tensor_parallel: int, kv_cache_dtype: str | None, width: int | None,
+    tokens: int | None,
+) -> tuple[int | None, int | None]:  # fmt: skip
+    """Of one token, and at least of a request of so many; each None where it is not known."""
     if shape is None:
-        return None
+        return None, None
     if kv_cache_dtype in (None, "auto"):
         size = width or shape.type_bytes
     else:
         size = TYPE_BYTES.get(kv_cache_dtype or "")
-    return None if size is None else shape.elements(tensor_parallel) * size
+    if size is None:
+        return None, None
+    request = shape.request_elements(tokens, tensor_parallel) * size if tokens else None
+    return shape.elements(tensor_parallel) * size, request
 
 
 def _notes(shape: KvShape | None) -> list[str]:
     notes = []
     if shape and shape.sliding_layers:
-        notes.append("sliding-window layers are counted as if they kept every token")
+        notes.append("sliding-window layers keep only a window of the tokens counted here")
     if shape and shape.state_layers:
         notes.append("the state of linear-attention layers is not counted")
     return notes
@@ -192,6 +210,7 @@ def parse_kv_shape(config: Mapping[str, Any]) -> KvShape | None:
     return KvShape(
         full_layers=kinds["full"],
         sliding_layers=kinds["sliding"],
+        window=_count(part, "sliding_window"),
         state_layers=kinds["state"],
         kv_heads=kv_heads or heads,
         head_dim=dim,
