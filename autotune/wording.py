@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune.records import Tier
+from autotune.records import BASELINE, LoadChoice, Tier
 
 
 def duration(seconds: float) -> str:
@@ -20,3 +20,26 @@ def tiers_text(tiers: Sequence[Tier]) -> str:
     """ "1-13: 7, from 14: 3": vLLM carries the last N on. `tiers` not empty."""
     *closed, (first, _, n) = tiers
     return ", ".join([*(f"{a}-{b}: {k}" for a, b, k in closed), f"from {first}: {n}"])
+
+
+def load_text(concurrency: int | None) -> str:
+    return "unstated" if concurrency is None else str(concurrency)
+
+
+def lengths_text(lengths: Sequence[int], separator: str = ",") -> str:
+    """(1, 2, 3, 5) -> "1-3,5". `lengths` ascending."""
+    runs: list[list[int]] = []
+    for n in lengths:
+        if runs and n == runs[-1][-1] + 1:
+            runs[-1].append(n)
+        else:
+            runs.append([n])
+    return separator.join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
+
+
+def choice_text(c: LoadChoice) -> str:
+    """ "dflash N=7", "dflash N=7 leads (inconclusive)", "do not speculate", "inconclusive"."""
+    if c.method == BASELINE:
+        return "do not speculate" if c.decision == "do_not_speculate" else "inconclusive"
+    lead = "" if c.decision == "speculate" else " leads (inconclusive)"
+    return f"{c.method} N={c.num_speculative_tokens}{lead}"

@@ -10,20 +10,19 @@ from pathlib import Path
 import click
 from pydantic import BaseModel
 
-from autotune.cli.methods import lengths_text, table
 from autotune.cli.several_loads import load_parts, short
-from autotune.cli.terminal import Part, Row
+from autotune.cli.terminal import Part, Row, table
 from autotune.dryrun import Preview
 from autotune.records import (
     BASELINE,
     CandidateResult,
     Interval,
-    LoadChoice,
     Recommendation,
     Status,
 )
-from autotune.wording import duration, tiers_text
+from autotune.wording import choice_text, duration, lengths_text, load_text, tiers_text
 
+KEPT = {True: "kept", False: "missed", None: "-"}  # the latency limits
 SHOWN = (Status.CONFIRMED, Status.PROBED, Status.FAILED)
 
 
@@ -69,21 +68,12 @@ def _interval(interval: Interval | None) -> str:
     )
 
 
-def _load(concurrency: int | None) -> str:
-    return "unstated" if concurrency is None else str(concurrency)
-
-
 def _loads(r: Recommendation) -> list[Row]:
-    def choice(c: LoadChoice) -> str:
-        if c.method == "none":
-            return "do not speculate"
-        return f"{c.method} N={c.num_speculative_tokens}"
-
     rates = {b.concurrency: b.output_tokens_per_second for b in r.baseline}
     rows = [
-        (_load(c.concurrency), choice(c), short(c.speedup), c.status.value if c.status else "-",
-         f"{rates[c.concurrency]:.1f}",
-         *(["kept" if c.meets_limits else "missed"] if r.limits else []))
+        (load_text(c.concurrency), choice_text(c), short(c.speedup),
+         c.status.value if c.status else "-", f"{rates[c.concurrency]:.1f}",
+         *([KEPT[c.meets_limits]] if r.limits else []))
         for c in r.per_concurrency
     ]  # fmt: skip
     heading = ("CONCURRENCY", "CHOICE", "SPEED-UP", "EVIDENCE", "BASELINE TOK/S")
@@ -133,7 +123,7 @@ def _row(c: CandidateResult, *, limited: bool) -> Row:
     return (
         c.method,
         str(c.num_speculative_tokens),
-        _load(c.concurrency),
+        load_text(c.concurrency),
         _number(c.output_tokens_per_second, "{:.1f}"),
         short(c.speedup),
         _number(c.predicted_speedup.value if c.predicted_speedup else None, "{:.2f}x"),
@@ -170,7 +160,7 @@ def _next(r: Recommendation) -> list[Part]:
 
 def dry_run_text(preview: Preview) -> str:
     """What would be run, most promising candidate first."""
-    loads = ", ".join(_load(c) for c in preview.concurrencies)
+    loads = ", ".join(load_text(c) for c in preview.concurrencies)
     rows = [
         (c.method, str(c.num_speculative_tokens), f"{c.expected_speedup:.2f}x")
         for c in preview.candidates

@@ -27,7 +27,7 @@ def command() -> None:
 @as_json_option()
 def list_command(storage: str | None, as_json: bool) -> None:
     """List all studies, oldest first."""
-    from autotune.cli.methods import table
+    from autotune.cli.terminal import table
     from autotune.store import list_studies, resolve_storage, shown
 
     studies = list_studies(storage)
@@ -46,11 +46,12 @@ def list_command(storage: str | None, as_json: bool) -> None:
 @storage()
 @as_json_option()
 @option(
-    "--recording", is_flag=True, variable="SPECTUNE_AS_RECORDING",  # of `run` it is a file
+    "--recording", is_flag=True, variable="SPECTUNE_AS_RECORDING",
     help="Give the measurements as a recording instead.",
 )  # fmt: skip
 @option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    variable="SPECTUNE_SHOW_OUTPUT",
     help="Write the JSON document to this file.",
 )  # fmt: skip
 def show_command(

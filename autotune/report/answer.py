@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from autotune.records import BASELINE, Interval
 from autotune.report.data import Report, Row, best_row, span
-from autotune.report.tables import factor, load_text
-from autotune.wording import tiers_text
+from autotune.report.tables import factor
+from autotune.wording import load_text, tiers_text
 
 
 def headline(report: Report) -> str:

@@ -9,9 +9,9 @@ from autotune.records import Recommendation, Record
 from autotune.report import by_n, over_all, tables
 from autotune.report.data import Load, Report, Row
 from autotune.report.figures import Figure, Marks
-from autotune.report.tables import Table, load_text
+from autotune.report.tables import Table
 from autotune.report.timeline import AXES, timeline
-from autotune.wording import duration, tiers_text
+from autotune.wording import duration, load_text, tiers_text
 
 MOST_PANELS = 12  # of one kind; more are looked at in a table
 
