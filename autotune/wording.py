@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune.records import BASELINE, LoadChoice, Tier
+from autotune.records import BASELINE, Cost, LoadChoice, Tier
 
 
 def duration(seconds: float) -> str:
@@ -14,6 +14,17 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes} min"
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def counted(number: int, noun: str) -> str:
+    """ "1 engine start", "2 engine starts"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def cost_text(c: Cost) -> str:
+    """ "6 engine starts, 9 measurements, 3 s"."""
+    starts, probes = counted(c.engine_starts, "engine start"), counted(c.probes, "measurement")
+    return f"{starts}, {probes}, {duration(c.total_seconds)}"
 
 
 def tiers_text(tiers: Sequence[Tier]) -> str:
@@ -37,9 +48,16 @@ def lengths_text(lengths: Sequence[int], separator: str = ",") -> str:
     return separator.join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
 
 
+def candidate_text(method: str, n: int | None) -> str:
+    """ "dflash N=7", "dflash" for the whole method, "no speculation"."""
+    if method == BASELINE:
+        return "no speculation"
+    return method if n is None else f"{method} N={n}"
+
+
 def choice_text(c: LoadChoice) -> str:
     """ "dflash N=7", "dflash N=7 leads (inconclusive)", "do not speculate", "inconclusive"."""
     if c.method == BASELINE:
         return "do not speculate" if c.decision == "do_not_speculate" else "inconclusive"
     lead = "" if c.decision == "speculate" else " leads (inconclusive)"
-    return f"{c.method} N={c.num_speculative_tokens}{lead}"
+    return candidate_text(c.method, c.num_speculative_tokens) + lead

@@ -7,8 +7,8 @@ from store_samples import make_plan, make_recommendation
 
 from autotune.cli.render import recommendation_parts
 from autotune.cli.terminal import plain
-from autotune.records import BASELINE, LoadChoice
-from autotune.wording import choice_text, lengths_text, load_text
+from autotune.records import BASELINE, Cost, LoadChoice
+from autotune.wording import candidate_text, choice_text, cost_text, lengths_text, load_text
 
 
 def choice(decision, method, n, **more):
@@ -47,3 +47,13 @@ def test_lengths_text():
 
 def test_load_text():
     assert (load_text(8), load_text(None)) == ("8", "unstated")
+
+
+def test_candidate_text():
+    found = [candidate_text(*each) for each in (("dflash", 7), ("dflash", None), (BASELINE, 0))]
+    assert found == ["dflash N=7", "dflash", "no speculation"]
+
+
+def test_cost_text():
+    cost = Cost(engine_starts=1, probes=3, probe_seconds=4.0, total_seconds=65.0)
+    assert cost_text(cost) == "1 engine start, 3 measurements, 1 min 5 s"

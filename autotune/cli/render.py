@@ -20,7 +20,15 @@ from autotune.records import (
     Recommendation,
     Status,
 )
-from autotune.wording import choice_text, duration, lengths_text, load_text, tiers_text
+from autotune.wording import (
+    choice_text,
+    cost_text,
+    counted,
+    duration,
+    lengths_text,
+    load_text,
+    tiers_text,
+)
 
 KEPT = {True: "kept", False: "missed", None: "-"}  # the latency limits
 SHOWN = (Status.CONFIRMED, Status.PROBED, Status.FAILED)
@@ -40,7 +48,8 @@ def recommendation_parts(r: Recommendation, log_dir: Path | None = None) -> list
         parts.append(("", f"engine logs are in {log_dir}"))
     if r.warnings:
         parts += [("", ""), *(("yellow", f"warning: {warning}") for warning in r.warnings)]
-    return [*parts, ("", ""), ("dim", _cost(r)), ("", ""), *_next(r)]
+    cost = f"{cost_text(r.cost)}; stopped because {r.stopped_because}"
+    return [*parts, ("", ""), ("dim", cost), ("", ""), *_next(r)]
 
 
 def _answer(r: Recommendation) -> str:
@@ -143,14 +152,6 @@ def _number(value: float | None, form: str, scale: float = 1.0) -> str:
     return "-" if value is None else form.format(value * scale)
 
 
-def _cost(r: Recommendation) -> str:
-    c = r.cost
-    return (
-        f"{c.engine_starts} engine starts, {c.probes} measurements, {duration(c.total_seconds)}; "
-        f"stopped because {r.stopped_because}"
-    )
-
-
 def _next(r: Recommendation) -> list[Part]:
     serve = [("", "serve it:"), ("bold", f"  {r.serve_command}")]
     if r.serve_command is None:
@@ -167,7 +168,7 @@ def dry_run_text(preview: Preview) -> str:
     ]
     lines = [
         f"{preview.model} on {preview.workload}, concurrency {loads}",
-        f"about {preview.engine_starts} engine starts"
+        f"about {counted(preview.engine_starts, 'engine start')}"
         + (f", {duration(preview.estimated_seconds)}" if preview.estimated_seconds else ""),
         "",
         table([("METHOD", "N", "EXPECTED"), *rows]),

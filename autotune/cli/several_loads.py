@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from autotune.cli.terminal import Part, Row
 from autotune.limits import describe
-from autotune.records import (
-    BASELINE,
-    Interval,
-    Recommendation,
-    ScheduleLoad,
-    ScheduleTrial,
-)
-from autotune.wording import load_text, tiers_text
+from autotune.records import Interval, Recommendation, ScheduleLoad, ScheduleTrial
+from autotune.wording import candidate_text, load_text, tiers_text
 
 
 def load_parts(r: Recommendation) -> list[Part]:
@@ -45,9 +39,7 @@ def _share(r: Recommendation) -> str:
 def _front(r: Recommendation) -> list[Row]:
     rows = [
         (
-            "no speculation"
-            if p.method == BASELINE
-            else f"{p.method} N={p.num_speculative_tokens}",
+            candidate_text(p.method, p.num_speculative_tokens),
             load_text(p.concurrency),
             f"{p.output_tokens_per_second:.1f}",
             f"{p.tpot_p50_seconds * 1e3:.2f}",

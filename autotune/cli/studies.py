@@ -159,6 +159,7 @@ def _result(info: StudyInfo) -> str:
 def _print_summary(study: StoredStudy) -> None:
     from autotune.cli.render import recommendation_parts
     from autotune.cli.terminal import show
+    from autotune.wording import candidate_text, counted, duration
 
     info, plan = study.info, study.plan
     prompts = f", {len(plan.workload.prompts)} prompts" if plan.sends_prompts else ""
@@ -166,12 +167,11 @@ def _print_summary(study: StoredStudy) -> None:
         f"study {info.id}: {_result(info) or 'no recommendation'} ({info.state})",
         f"created {info.created}, engine {info.engine}",
         f"{info.model} on {info.workload}{prompts}",
-        f"{info.windows} windows, {len(study.engine_starts)} engine starts,"
-        f" {info.total_seconds:.0f} s",
+        f"{counted(info.windows, 'window')}, {counted(len(study.engine_starts), 'engine start')}, "
+        + duration(info.total_seconds),
     ]
     for failure in study.failures:
-        n = failure.num_speculative_tokens
-        candidate = failure.method if n is None else f"{failure.method} N={n}"
+        candidate = candidate_text(failure.method, failure.num_speculative_tokens)
         lines.append(f"failed {candidate}: {failure.error}")
     click.echo("\n".join([*lines, ""]))
     if study.recommendation is None:

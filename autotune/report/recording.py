@@ -8,7 +8,6 @@ from collections import defaultdict
 from autotune.recording import RecordedPoint, Recording
 from autotune.records import BaselineResult
 from autotune.report.data import RECORDED, Load, Report, Row, Span
-from autotune.wording import load_text
 
 
 def of_recording(recording: Recording, name: str) -> Report:
@@ -80,6 +79,6 @@ def _recording_warnings(recording: Recording) -> tuple[str, ...]:
         warnings.append("rows that were measured several times are shown by their mean")
     missing = {p.concurrency for p in recording.points} - set(recording.concurrencies)
     if missing:
-        loads = ", ".join(load_text(load) for load in sorted(missing, key=lambda c: c or 0))
+        loads = ", ".join(str(load) for load in sorted(missing, key=lambda c: c or 0))
         warnings.append(f"no baseline at concurrency {loads}: no speed-up can be given there")
     return tuple(warnings)
