@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune.records import BASELINE, Cost, LoadChoice, Tier
+from autotune.records import BASELINE, Cost, LoadChoice, Recommendation, Tier
 
 
 def duration(seconds: float) -> str:
@@ -61,3 +61,10 @@ def choice_text(c: LoadChoice) -> str:
         return "do not speculate" if c.decision == "do_not_speculate" else "inconclusive"
     lead = "" if c.decision == "speculate" else " leads (inconclusive)"
     return candidate_text(c.method, c.num_speculative_tokens) + lead
+
+
+def setting_text(r: Recommendation) -> str:
+    """ "dflash with 7 speculative tokens", "mtp with N by batch size (1-4: 5, from 5: 3)"."""
+    if r.schedule:
+        return f"{r.method} with N by batch size ({tiers_text(r.schedule)})"
+    return f"{r.method} with {counted(r.num_speculative_tokens, 'speculative token')}"

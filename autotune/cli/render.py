@@ -27,7 +27,7 @@ from autotune.wording import (
     duration,
     lengths_text,
     load_text,
-    tiers_text,
+    setting_text,
 )
 
 KEPT = {True: "kept", False: "missed", None: "-"}  # the latency limits
@@ -58,14 +58,11 @@ def _answer(r: Recommendation) -> str:
         best = f" (best measured: {_interval(r.speedup)})" if r.speedup else ""
         within = " within the latency limits" if r.limits else ""
         return f"{subject}: do not speculate, nothing measured is faster{within}{best}"
-    choice = f"{r.method} with {r.num_speculative_tokens} speculative tokens"
-    if r.schedule:
-        choice = f"{r.method} with N by batch size ({tiers_text(r.schedule)})"
     if r.decision == "inconclusive" and r.method == BASELINE:
         return f"{subject}: inconclusive; no candidate could be confirmed"
     if r.decision == "inconclusive":
-        return f"{subject}: inconclusive; {choice} leads with {_interval(r.speedup)}"
-    return f"{subject}: use {choice}, {_interval(r.speedup)} against no speculation"
+        return f"{subject}: inconclusive; {setting_text(r)} leads with {_interval(r.speedup)}"
+    return f"{subject}: use {setting_text(r)}, {_interval(r.speedup)} against no speculation"
 
 
 def _interval(interval: Interval | None) -> str:
