@@ -331,7 +331,7 @@ def test_an_unreachable_hub_is_asked_once(monkeypatch):
 
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.delenv("TRANSFORMERS_OFFLINE", raising=False)
-    monkeypatch.setattr("autotune.models.facts._hub_down", [])
+    monkeypatch.setattr("autotune.models.config_json._hub_down", [])
     monkeypatch.setattr(hub, "get_hf_file_metadata", fail)
     for name in ("nobody/one", "nobody/two"):
         assert "cannot be reached" in read_facts(name).unknown
