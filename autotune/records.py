@@ -642,7 +642,7 @@ class Recommendation(Record):
     # N by batch size: only one that was measured and won; speculative_config then holds it, and
     # num_speculative_tokens is its largest N
     schedule: list[Tier] | None = None
-    schedule_trial: ScheduleTrial | None = None  # None: the loads want no different N
+    schedule_trial: ScheduleTrial | None = None  # None: not wanted, or switched off
     limits: Limits | None = None
     limits_share: float | None = None  # of requests that must keep all limits
     pareto: tuple[ParetoPoint, ...] = ()  # by rising throughput; rows of candidates and baseline

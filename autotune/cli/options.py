@@ -37,7 +37,10 @@ class Grouped(click.Command):
 def option(
     *names: str, variable: str | None = None, **settings: Any
 ) -> Callable[[Function], Function]:
-    """click.option with an environment variable, named after the long option if not given."""
+    """click.option with an environment variable, named after the long option if not given.
+
+    `variable`: where two verbs mean different things by the same option, as by the file to write.
+    """
     long = next(name for name in names if name.startswith("--")).split("/")[0]
     named = "SPECTUNE_" + long.removeprefix("--").upper().replace("-", "_")
     settings = {"cls": Option, "envvar": variable or named, "show_envvar": False, **settings}
