@@ -148,7 +148,7 @@ def not_run(inside: Json) -> Iterator[str]:
     for method in all_methods():
         if method.name not in ran:
             reason = method.refused or method.unavailable(engine)
-            yield f"- `{method.name}`: {reason or 'it can run; it was not measured'}."
+            yield f"- `{method.name}`: {reason or 'nothing known forbids it; it was not measured'}."
 
 
 def decisions(studies: Sequence[tuple[Family, Json]]) -> Iterator[str]:
