@@ -39,7 +39,7 @@ def questions(reference: CheckSide, measured: CheckSide, same_machine: bool) -> 
     for row in chosen:
         asked += _of_row(row, rows.get(row.key), measured, same_machine)
     asked += _over_loads(asked)
-    groups = [[row] for row in chosen] if reference.per_load else [chosen]
+    groups = [[row] for row in chosen] if reference.per_load or not chosen else [chosen]
     for group in groups:
         asked += _best(group, reference, measured)
     return asked
@@ -54,7 +54,7 @@ def _of_row(
         yield Question("speedup", row.concurrency, subject, _value(row.speedup), None, None, note)
         return
     if row.method != BASELINE:
-        yield from _figure("speedup", subject, row.concurrency, row.speedup, now.speedup)
+        yield from _speedup(subject, row, now, side)
     if same_machine:
         yield from _figure("throughput", subject, row.concurrency, row.throughput, now.throughput)
         for quantile in sorted(row.latencies.keys() & now.latencies.keys()):
@@ -63,6 +63,17 @@ def _of_row(
     yield from _acceptance(subject, row, now)
     if now.greedy is not None and now.greedy.compared:
         yield _greedy(subject, row, now.greedy)
+
+
+def _speedup(subject: str, row: CheckRow, now: CheckRow, side: CheckSide) -> Iterator[Question]:
+    """The question that must be answered: where a side cannot, that is said and stays open."""
+    if row.speedup is not None and now.speedup is not None:
+        yield from _figure("speedup", subject, row.concurrency, row.speedup, now.speedup)
+        return
+    source = "the reference" if row.speedup is None else side.source
+    note = f"{source} holds no speed-up of {subject} there"
+    figures = _value(row.speedup), _value(now.speedup)
+    yield Question("speedup", row.concurrency, subject, *figures, None, note)
 
 
 def name(method: str, n: int) -> str:

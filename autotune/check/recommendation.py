@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from autotune import stats
 from autotune.records import BASELINE, CheckRow, CheckSide, Figure, PromptDrafts
 
 MEASURED = ("confirmed", "probed")
+ROUNDING = 0.005  # of figures that were written with two digits
 BROKEN_LENGTH, BROKEN_FIRST = 1.1, 0.1  # a drafter below either does not work
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -27,13 +28,21 @@ class Ratio(Lenient):
     value: Positive
     low: Positive
     high: Positive
-    confidence: float = Field(gt=0, lt=1)
+    confidence: float = Field(ge=0.5, lt=1)
+
+    @model_validator(mode="after")
+    def _around_the_value(self) -> Ratio:
+        if not self.low * (1 - ROUNDING) <= self.value <= self.high * (1 + ROUNDING):
+            raise ValueError(f"{self.value} is not within [{self.low}, {self.high}]")
+        return self
 
 
-class RateInterval(Lenient):
-    low: float = Field(allow_inf_nan=False)
-    high: float = Field(allow_inf_nan=False)
-    confidence: float = Field(gt=0, lt=1)
+class Bounds(Lenient):
+    """Of a rate: its value stands elsewhere."""
+
+    low: Rate
+    high: Rate
+    confidence: float = Field(ge=0.5, lt=1)
 
 
 class Work(Lenient):
@@ -61,7 +70,7 @@ class Candidate(Lenient):
     acceptance_length: float | None = Field(default=None, ge=1, allow_inf_nan=False)
     acceptance_length_interval: Ratio | None = None
     per_position_acceptance_rates: tuple[Rate, ...] | None = None
-    per_position_acceptance_intervals: tuple[RateInterval, ...] | None = None
+    per_position_acceptance_intervals: tuple[Bounds, ...] | None = None
     tpot_p50_seconds: Positive | None = None
     ttft_p50_seconds: Positive | None = None
     speedup_freedom: int | None = Field(default=None, ge=1)
@@ -89,6 +98,30 @@ class Document(Lenient):
     baseline: tuple[Baseline, ...] = ()
     engine_args: tuple[str, ...] | None = None
     warnings: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_of_each_load(self) -> Document:
+        for place, rows in (("baseline", self.baseline), ("per_concurrency", self.per_concurrency)):
+            loads = [row.concurrency for row in rows]
+            if twice := {load for load in loads if loads.count(load) > 1}:
+                raise ValueError(f"{place}: concurrency {twice.pop()} stands there twice")
+        return self
+
+    @model_validator(mode="after")
+    def _choices_are_candidates(self) -> Document:
+        """Whatever a choice says of itself, its candidate says too."""
+        listed = {(c.method, c.num_speculative_tokens, c.concurrency): c for c in self.candidates}
+        for c in self.per_concurrency:
+            candidate = listed.get((c.method, c.num_speculative_tokens, c.concurrency))
+            if candidate is None or c.method == BASELINE:
+                continue
+            named = f"{c.method} N={c.num_speculative_tokens}{at(c.concurrency)}"
+            if candidate.status not in MEASURED:
+                raise ValueError(f"{named} is chosen, but as a candidate {candidate.status}")
+            ratios = [r.value for r in (c.speedup, candidate.speedup) if r is not None]
+            if len(ratios) == 2 and not math.isclose(*ratios, rel_tol=2 * ROUNDING):
+                raise ValueError(f"{named} is {ratios[0]}x, but as a candidate {ratios[1]}x")
+        return self
 
 
 def recommended_side(document: Any, source: str, noise: float = stats.ASSUMED_NOISE) -> CheckSide:

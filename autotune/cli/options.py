@@ -20,6 +20,13 @@ class Option(click.Option):
         super().__init__(*names, **settings)
         self.group = group
 
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        """An empty value is a variable of the shell that was not set, never "not given"."""
+        given = value if isinstance(value, list | tuple) else [value]
+        if any(isinstance(each, str) and not each.strip() for each in given):
+            raise click.BadParameter("an empty value", ctx, self)
+        return super().process_value(ctx, value)
+
 
 class Grouped(click.Command):
     """Lists its options under their groups' headings."""

@@ -18,7 +18,7 @@ Part = tuple[str, str | list[Row]]  # rich's style; a line, or a table that begi
 
 def show(parts: Iterable[Part]) -> None:
     """rich honours NO_COLOR."""
-    if sys.stdout.isatty():
+    if sys.stdout is not None and sys.stdout.isatty():  # None: it was closed
         from rich.console import Console
 
         print_rich(parts, Console())
