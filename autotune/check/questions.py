@@ -54,7 +54,7 @@ def _of_row(
         yield Question("speedup", row.concurrency, subject, _value(row.speedup), None, None, note)
         return
     if row.method != BASELINE:
-        yield from _speedup(subject, row, now, side)
+        yield from _figure("speedup", subject, row.concurrency, row.speedup, now.speedup)
     if same_machine:
         yield from _figure("throughput", subject, row.concurrency, row.throughput, now.throughput)
         for quantile in sorted(row.latencies.keys() & now.latencies.keys()):
@@ -63,17 +63,6 @@ def _of_row(
     yield from _acceptance(subject, row, now)
     if now.greedy is not None and now.greedy.compared:
         yield _greedy(subject, row, now.greedy)
-
-
-def _speedup(subject: str, row: CheckRow, now: CheckRow, side: CheckSide) -> Iterator[Question]:
-    """The question that must be answered: where a side cannot, that is said and stays open."""
-    if row.speedup is not None and now.speedup is not None:
-        yield from _figure("speedup", subject, row.concurrency, row.speedup, now.speedup)
-        return
-    source = "the reference" if row.speedup is None else side.source
-    note = f"{source} holds no speed-up of {subject} there"
-    figures = _value(row.speedup), _value(now.speedup)
-    yield Question("speedup", row.concurrency, subject, *figures, None, note)
 
 
 def name(method: str, n: int) -> str:
