@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from autotune import stats
 from autotune.knowledge import Key, Knowledge, Load
 from autotune.limits import NO_SPECULATION, eligible
 
@@ -20,8 +21,22 @@ def choose(knowledge: Knowledge) -> Key | None:
     Only what keeps the latency limits at most of the loads is looked at. Within the tie margin of
     the best the smallest N wins.
     """
-    scored = {key: knowledge.score(*key)[0] for key in measured(knowledge)}
-    return _smallest_of_best(knowledge, scored, knowledge.plan.concurrencies)
+    loads = knowledge.plan.concurrencies
+    scored = {key: _score(knowledge, key, loads) for key in measured(knowledge)}
+    return _smallest_of_best(knowledge, scored, loads)
+
+
+def _score(knowledge: Knowledge, key: Key, loads: Sequence[Load]) -> float:
+    """ln(speedup) of a measured candidate, averaged over the loads.
+
+    Of measurements the cost model's estimate, which leans on the neighbours as far as noise
+    allows. A recording that always answers the same is taken at its word.
+    """
+    if knowledge.plan.settings.repeats:
+        each = [knowledge.predict(*key, load).log_speedup for load in loads]
+    else:
+        each = [stats.mean(knowledge.log_ratios(*key, load)) for load in loads]
+    return stats.mean(each)
 
 
 def may_be_best(knowledge: Knowledge, method: str, n: int) -> bool:
@@ -68,7 +83,7 @@ def tie_margin(knowledge: Knowledge) -> float:
 
 def best_at(knowledge: Knowledge, load: Load) -> Key | None:
     """`choose` for one load alone."""
-    scored = {key: knowledge.predict(*key, load).log_speedup for key in measured(knowledge)}
+    scored = {key: _score(knowledge, key, (load,)) for key in measured(knowledge)}
     return _smallest_of_best(knowledge, scored, (load,))
 
 
@@ -76,5 +91,5 @@ def as_good(knowledge: Knowledge, ours: Key, best: Key, load: Load) -> bool:
     """Whether one candidate is within the tie margin of another at a load, and of its limits."""
     if ours not in eligible(knowledge, [ours, best], (load,)):
         return False
-    left, right = (knowledge.predict(*key, load).log_speedup for key in (ours, best))
+    left, right = (_score(knowledge, key, (load,)) for key in (ours, best))
     return left >= right - tie_margin(knowledge)

@@ -150,13 +150,6 @@ def exception(row: Line) -> str:
     )
     if candidate(row, best).output_tokens_per_second is None:
         return text + "not measured; the search expected less of it."
-    if any(
-        warning.startswith(f"{named(best)}: estimated within") for warning in row.answer.warnings
-    ):
-        return text + (
-            "measured too, but with the 2 % noise that is assumed of a table the two are estimated"
-            " within 1 % of each other, and of such the smaller N is taken."
-        )
     return text + "measured too, and the choice was thought to be better."
 
 

@@ -102,9 +102,9 @@ class Falling(Told):
     """N = 5 gains less the more requests there are, N = 3 always the same: equal at `crossing`."""
 
     def __init__(self, crossing):
+        self.crossing, self.predictions = crossing, {}
         spaces = plan_of((1, 128), mtp=[3, 5])
-        super().__init__(spaces, {}, measured=[("mtp", 3), ("mtp", 5)])
-        self.crossing = crossing
+        super().__init__(spaces, self.predictions, measured=[("mtp", 3), ("mtp", 5)])
 
     def predict(self, method, n, load):
         gain = 0.5 if n == 3 else 0.5 + 0.01 * (self.crossing - load)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -70,7 +71,8 @@ def knows(plan: Plan, windows: Iterable[Window]) -> Knowledge:
 class Told(Knowledge):
     """Knowledge whose predictions are given: {(method, N): (ln speedup, sd)}, at every load.
 
-    A key (method, N, load) overrides one load. `measured` names what has been measured.
+    A key (method, N, load) overrides one load. `measured` names what has been measured, just as
+    it was predicted.
     """
 
     def __init__(
@@ -84,8 +86,10 @@ class Told(Knowledge):
         self.predictions = predictions
         for load in plan.concurrencies:
             for index in range(blocks):
-                for method, n in [("none", 0), *measured]:
-                    self.add(window(method, n, 100.0, load, f"search:{index}"))
+                self.add(window("none", 0, 100.0, load, f"search:{index}"))
+                for method, n in measured:
+                    rate = 100.0 * math.exp(self.predict(method, n, load).log_speedup)
+                    self.add(window(method, n, rate, load, f"search:{index}"))
 
     def predict(self, method: str, n: int, load: int | None) -> Prediction:
         table = self.predictions
