@@ -235,8 +235,10 @@ def test_nothing_is_left_behind(fake, tmp_path):
     pytest.fail(f"left: {left}")
 
 
-def test_the_side_process_ends_with_a_killed_parent(tmp_path):
-    """Even while vLLM is being imported, when it does not read what it is told."""
+@pytest.mark.parametrize("seconds", [0.0, 1.0])
+def test_the_side_process_ends_with_a_killed_parent(tmp_path, seconds):
+    """Even while vLLM is being imported, when it does not read what it is told; and where the
+    parent is gone before its interpreter is up."""
     (tmp_path / "vllm").mkdir()
     (tmp_path / "vllm" / "__init__.py").write_text("import time; time.sleep(600)")
     program = (
@@ -251,7 +253,7 @@ def test_the_side_process_ends_with_a_killed_parent(tmp_path):
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
     worker = psutil.Process(int(parent.stdout.readline()))
-    time.sleep(1.0)  # it is up, and sleeps in the import
+    time.sleep(seconds)  # after a second it is up, and sleeps in the import
     assert _alive(worker)
     parent.kill()
     parent.wait()
@@ -477,7 +479,18 @@ OLDER_VLLM = {  # where it had its parser before 0.30, without most of what is t
                     if args.size == 7:
                         raise OSError("No such thing: '7'.\\nPlease verify:\\n1. this\\n")
                     model = SimpleNamespace(max_model_len=Config(size=args.size).size)
-                    return SimpleNamespace(model_config=model)
+                    if args.size == 9:
+                        model.get_diff_sampling_param = lambda: {"min_p": 0.1, "top_k": 20}
+                    if args.size != 8:
+                        return SimpleNamespace(model_config=model)
+                    def broken():
+                        raise RuntimeError("no generation_config.json")
+                    model.get_diff_sampling_param = broken
+                    return Raising(model_config=model)
+                class Raising(SimpleNamespace):
+                    @property
+                    def use_v2_model_runner(self):
+                        raise ValueError("this needs the V2 runner")
                 return SimpleNamespace(create_engine_config=create_engine_config)
     """,
 }
@@ -515,6 +528,18 @@ def test_what_an_older_version_does_not_say_is_none(older):
     verdict = older.check(["--model", "m", "--size", "2"], [[{"role": "user", "content": "a"}]])
     assert verdict.ok and verdict.tokens is None  # it has no tokenizer either
     assert verdict.facts == EngineFacts(max_model_len=2)
+
+
+def test_sampling_is_told_as_it_is(older):
+    verdict = older.check(["--model", "m", "--size", "9"])
+    assert verdict.facts.sampling == {"min_p": 0.1, "top_k": 20}
+
+
+def test_a_fact_that_raises_is_none_and_ends_nothing(older):
+    """vLLM 0.32 does so: VllmConfig.use_v2_model_runner of HiSparse on the V1 runner."""
+    verdict = older.check(["--model", "m", "--size", "8"])
+    assert (verdict.ok, verdict.facts) == (True, EngineFacts(max_model_len=8))
+    assert older.check(["--model", "m", "--size", "2"]).facts == EngineFacts(max_model_len=2)
 
 
 # ------------------------------------------------------------------------- vLLM's own validators
