@@ -386,6 +386,11 @@ def test_a_cache_that_holds_fewer_requests_than_the_load(fake, tmp_path, monkeyp
         checked = check(busy, fake(answer), device_bytes=2 * 2**20)
         assert len(checked.warnings) == (load > fits), checked.warnings
         assert all(f"at most {fits} of these requests" in w for w in checked.warnings)
+    for load in (2 * fits, 2 * fits + 1):  # two replicas, two caches
+        target = Target(model=model, engine_args=("--data-parallel-size", "2"))
+        busy = plan.model_copy(update={"concurrencies": (load,), "target": target})
+        warnings = check(busy, fake(answer), device_bytes=2 * 2**20).warnings
+        assert any(f"at most {2 * fits} of these" in w for w in warnings) == (load > 2 * fits)
 
 
 def cards(*sizes):
@@ -437,6 +442,10 @@ def test_graphs_that_are_too_small_for_a_load(fake):
     assert told(fake, plan, capture_sizes=sizes, cudagraph_mode="NONE").warnings == ()
     assert told(fake, plan).warnings == ()  # not known
     assert told(fake, plan, capture_sizes=sizes, max_num_seqs=5).warnings == ()  # never six
+    for replicas, warns in (("1", 1), ("2", 0)):  # three requests each
+        target = Target(model="org/model", engine_args=("-dp", replicas))
+        shared = plan.model_copy(update={"target": target})
+        assert len(told(fake, shared, capture_sizes=sizes).warnings) == warns
 
 
 @pytest.mark.parametrize(
