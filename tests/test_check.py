@@ -340,6 +340,17 @@ def test_a_newer_minor_version_is_what_checks_are_for(check):
     assert "vllm differs: 0.32.0 before, 0.33.0 now" in document["warnings"]
 
 
+def test_another_drafter_is_named(check):
+    """The same method and N, and another model behind them: legitimate, but never silent."""
+    config = {"method": "dflash", "model": "acme/draft-v2", "num_speculative_tokens": 3}
+    code, document, _ = check(recommendation(), recommendation(speculative_config=config))
+    assert (code, document["warnings"]) == (
+        0, ["speculative_config.model differs: acme/draft before, acme/draft-v2 now"]
+    )  # fmt: skip
+    longer = {**config, "model": "acme/draft", "num_speculative_tokens": 5}
+    assert check(recommendation(), recommendation(speculative_config=longer))[1]["warnings"] == []
+
+
 def test_a_broken_drafter_must_not_become_the_golden_value(check):
     """Acceptance length 1.04, speed-up .71: later breakage could never fail it."""
     broken = recommendation(0.71, length=1.04, rates=(0.04, 0.0, 0.0))
