@@ -393,7 +393,10 @@ def candidate(**more):
         (candidate(per_position_acceptance_intervals=[{"low": 0.8}] * 3), "high: Field required"),
         (candidate(per_position_acceptance_intervals=[{**SPAN, "confidence": 0}] * 3), "confiden"),
         (candidate(per_position_acceptance_intervals=[{**SPAN, "low": NAN}] * 3), "finite"),
-        (candidate(acceptance_length=math.inf), "finite"),
+        (candidate(acceptance_length=math.inf), "acceptance_length"),
+        (candidate(output_tokens_per_second=1e-300), "output_tokens_per_second"),
+        (candidate(speedup={**SPAN, "value": 0.85, "confidence": 1e-300}), "confidence"),
+        ({**recommendation(), "workload": {"name": "math", "temperature": NAN}}, "temperature"),
     ],
 )
 def test_files_that_cannot_be_checked_are_a_usage_error(check, document, words):
