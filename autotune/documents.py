@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 RECOMMENDATION = "spectune.recommendation/1"
 MOST = 3  # of what is wrong is told
+LARGEST = 256 << 20  # bytes; a study of thousands of windows has some MiB
 
 # Keys beyond those that the format promises; what to put where another program left them out, from
 # the path and the object in which they belong.
@@ -40,13 +41,7 @@ def read_document(path: str | Path, what: str, schema: str) -> tuple[str, dict[s
     Raises ConfigurationError, naming the file, when it is missing, is not JSON, or has another
     schema version.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-        document = json.loads(text)
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {what} {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # bad JSON, bad UTF-8, nested without end
-        raise ConfigurationError(f"{what} {path} is not JSON: {error}") from error
+    text, document = parsed(path, what)
     found = document.get("schema") if isinstance(document, dict) else None
     if found != schema:
         raise ConfigurationError(
@@ -54,6 +49,39 @@ def read_document(path: str | Path, what: str, schema: str) -> tuple[str, dict[s
             hint=f'a {what} is a JSON object with "schema": "{schema}"',
         )
     return text, document
+
+
+def parsed(path: str | Path, what: str = "") -> tuple[str, Any]:
+    """The text of a file and the JSON in it.
+
+    A key twice in one object, as a merge leaves it, is refused: which of the two holds is not said.
+    So is half of a surrogate pair, which can be neither printed nor stored. Raises
+    ConfigurationError, naming the file.
+    """
+    named = f"{what} {path}" if what else str(path)
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise ConfigurationError(f"{named} is larger than {LARGEST >> 20} MiB")
+        text = content.decode("utf-8-sig")
+        document = json.loads(text, object_pairs_hook=_each_key_once)
+        if "\\u" in text:
+            json.dumps(document, ensure_ascii=False).encode()
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {named}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # bad JSON, bad UTF-8, nested without end
+        raise ConfigurationError(f"{named} is not JSON: {error}") from error
+    return text, document
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!a} stands twice in one object")
+    return content
 
 
 def load_recommendation(path: str | Path) -> Recommendation:

@@ -57,15 +57,30 @@ def speedup_at(evidence: Evidence, key: Key, load: Load) -> tuple[Interval, Stat
     """The measured speed-up at one load: of held-out blocks, else of the search's own blocks."""
     confirmation, plan = evidence.confirmation(key, load), evidence.plan
     if confirmation is not None:
-        ratios = confirmation.log_ratios[load]
         interval = stats.ratio_interval(
-            ratios, plan.settings.confidence, common_sd=evidence.knowledge.wander
+            confirmation.log_ratios[load],
+            plan.settings.confidence,
+            common_sd=evidence.knowledge.wander,
+            beside=searched_ratios(evidence, key, load),
         )
         return interval, Status.CONFIRMED
     ratios = tuple(evidence.knowledge.log_ratios(*key, load))
     alone = evidence.knowledge.noise / math.sqrt(len(ratios))
     sd = math.sqrt(2) * math.hypot(alone, evidence.knowledge.wander)
     return normal_interval(plan, stats.mean(ratios), sd), Status.PROBED
+
+
+def searched_ratios(evidence: Evidence, key: Key, load: Load) -> tuple[float, ...]:
+    """Of the search's own blocks: they chose the candidate, so only their spread may be used."""
+    return tuple(evidence.knowledge.log_ratios(*key, load))
+
+
+def _freedom(evidence: Evidence, key: Key, load: Load, confirmation: Confirmation | None) -> int:
+    """Degrees of freedom of a confirmed interval; 0: its spread is assumed."""
+    if confirmation is None:
+        return 0
+    blocks = (confirmation.log_ratios[load], searched_ratios(evidence, key, load))
+    return sum(max(0, len(ratios) - 1) for ratios in blocks)
 
 
 def normal_interval(plan: Plan, log_speedup: float, sd: float) -> Interval:
@@ -170,7 +185,7 @@ def _measured(evidence: Evidence, key: Key, load: Load) -> CandidateResult:
         baseline_output_tokens_per_second=mean_rate(base),
         speedup=speedup,
         **_acceptance(knowledge, key, load, windows),
-        blocks=len(confirmation.log_ratios[load]) if confirmation is not None else None,
+        speedup_freedom=_freedom(evidence, key, load, confirmation) or None,
         prompts=prompt_drafts(windows)[:PAIRED] if confirmation is not None else (),
         **steps,
         **_latencies(windows),

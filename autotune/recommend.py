@@ -15,6 +15,7 @@ from autotune.evidence import (
     candidate_results,
     normal_interval,
     prediction_quality,
+    searched_ratios,
     speedup_at,
 )
 from autotune.export.serve_args import serve_args, served_engine_args
@@ -129,7 +130,10 @@ def _answer(evidence: Evidence) -> tuple[Interval | None, Decision]:
         trial = evidence.trial
         won = trial.speedup if trial is not None and trial.outcome == "won" else None
         wander = evidence.knowledge.wander
-        speedup = won or over_loads(evidence.plan, first.log_ratios, common_sd=wander)
+        searched = {load: searched_ratios(evidence, first.key, load) for load in loads}
+        speedup = won or over_loads(
+            evidence.plan, first.log_ratios, common_sd=wander, beside=searched
+        )
         return speedup, _within_limits(evidence, first.key, loads) or _decide(speedup, tie)
     best = _best_probed(evidence)
     missed = best is None and any(measured(evidence.knowledge))  # the limits, all of them

@@ -14,7 +14,7 @@ import json
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, computed_field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, computed_field, model_validator
 
 SamplerName = Literal["spectune", "tpe", "gp", "random", "grid"]
 
@@ -441,8 +441,8 @@ class Prediction(Record):
 class GreedyCheck(Record):
     """Outputs of the finalist against the baseline's, same prompts, temperature 0, batch 1."""
 
-    compared: int
-    equal: int
+    compared: int = Field(ge=0)
+    equal: int = Field(ge=0)
     first_difference: str | None = None  # prompt id and character position
 
 
@@ -495,7 +495,7 @@ class PromptDrafts(Record):
 
     prompt_id: str
     num_drafts: int = Field(ge=1)
-    accepted_per_pos: tuple[int, ...]
+    accepted_per_pos: tuple[Annotated[int, Field(ge=0)], ...]
 
 
 class CandidateResult(Record):
@@ -521,7 +521,8 @@ class CandidateResult(Record):
     share_within_limits: float | None = None  # of requests; None without limits
     goodput_requests_per_second: float | None = None  # requests within the limits, as vLLM counts
     flags: tuple[str, ...] = ()  # what to know about the acceptance figures: acceptance_flags.py
-    blocks: int | None = None  # pairs behind a confirmed speed-up: its interval is Student's t
+    # of the interval of a confirmed speed-up, which is Student's t; None: it is normal
+    speedup_freedom: int | None = None
     prompts: tuple[PromptDrafts, ...] = ()  # of a confirmed one: a later check is paired by them
     error: str | None = None
     reason: str | None = None
@@ -641,7 +642,7 @@ class Recommendation(Record):
     # N by batch size: only one that was measured and won; speculative_config then holds it, and
     # num_speculative_tokens is its largest N
     schedule: list[Tier] | None = None
-    schedule_trial: ScheduleTrial | None = None  # None: the loads want no different N
+    schedule_trial: ScheduleTrial | None = None  # None: not wanted, or switched off
     limits: Limits | None = None
     limits_share: float | None = None  # of requests that must keep all limits
     pareto: tuple[ParetoPoint, ...] = ()  # by rising throughput; rows of candidates and baseline
@@ -679,7 +680,7 @@ class Figure(Record):
     """One figure and its standard error: of ln(value), for rates of the value itself."""
 
     value: float = Field(allow_inf_nan=False)
-    sd: float = Field(ge=0, allow_inf_nan=False)
+    sd: float = Field(ge=0, le=1e6)
     # degrees of freedom of `sd`; None: taken as known
     freedom: float | None = Field(default=None, ge=0.5)
     assumed: bool = False  # the source carries no spread, the field's noise stands for it
@@ -714,6 +715,15 @@ class CheckRow(Record):
     def key(self) -> tuple[str, int, int | None]:
         return self.method, self.num_speculative_tokens, self.concurrency
 
+    @model_validator(mode="after")
+    def _possible(self) -> CheckRow:
+        ratios = (self.speedup, self.throughput, self.acceptance_length, *self.latencies.values())
+        if any(figure is not None and not 1e-15 <= figure.value <= 1e15 for figure in ratios):
+            raise ValueError("a figure that no machine can have")
+        if any(not 0 <= rate.value <= 1 for rate in self.position_rates):
+            raise ValueError("an acceptance rate that is not from 0 to 1")
+        return self
+
 
 class CheckSide(Record):
     """One of the two things that are compared. None: the source does not say."""
@@ -735,6 +745,17 @@ class CheckSide(Record):
     rows: tuple[CheckRow, ...]
     per_load: bool  # the chosen rows are each load's own choice; else one choice for all loads
     faults: tuple[str, ...] = ()  # why it must not be a golden value
+
+    @model_validator(mode="after")
+    def _one_row_each(self) -> CheckSide:
+        seen: set[tuple[str, int, int | None]] = set()
+        for key in (row.key for row in self.rows):
+            if key in seen:
+                method, n, load = key
+                where = "" if load is None else f" at concurrency {load}"
+                raise ValueError(f"{method} N={n}{where} stands there twice")
+            seen.add(key)
+        return self
 
 
 class Difference(Record):

@@ -48,15 +48,26 @@ def trial_of(proposal: Proposal, outcome: str, reason: str, **figures: Any) -> S
 
 
 def over_loads(
-    plan: Plan, ratios: Mapping[Load, Sequence[float]], *, common_sd: float = 0.0
+    plan: Plan,
+    ratios: Mapping[Load, Sequence[float]],
+    *,
+    common_sd: float = 0.0,
+    beside: Mapping[Load, Sequence[float]] | None = None,
 ) -> Interval:
     """Geometric mean over the plan's loads, one value per held-out block.
 
-    `common_sd`: see `stats.ratio_interval`.
+    `common_sd` and `beside`, by load: see `stats.ratio_interval`.
     """
-    by_block = zip(*(ratios[load] for load in plan.concurrencies), strict=True)
-    means = [stats.mean(each) for each in by_block]
-    return stats.ratio_interval(means, plan.settings.confidence, common_sd=common_sd)
+    others = by_block(plan, beside) if beside else ()
+    return stats.ratio_interval(
+        by_block(plan, ratios), plan.settings.confidence, common_sd=common_sd, beside=others
+    )
+
+
+def by_block(plan: Plan, ratios: Mapping[Load, Sequence[float]]) -> list[float]:
+    """The mean over the plan's loads of each block that all of them have."""
+    each = zip(*(ratios[load] for load in plan.concurrencies), strict=False)
+    return [stats.mean(block) for block in each]
 
 
 def judge(

@@ -30,24 +30,27 @@ def ratio_interval(
     assumed_noise: float = ASSUMED_NOISE,
     *,
     common_sd: float = 0.0,
+    beside: Sequence[float] = (),
 ) -> Interval:
     """Interval of a ratio from paired log ratios, one per block.
 
-    Student's t over blocks. A single block carries no spread: then each of the two arms is
-    taken to have the relative noise `assumed_noise` and the interval is normal. `common_sd` is
-    what moves all blocks of an arm together (each of the two arms by itself) and so does not show
-    between them.
+    Student's t over blocks. `beside` are ratios of the same two arms on other blocks: they tell
+    how far blocks differ and nothing of the ratio (they may have chosen it). Without any spread
+    each of the two arms is taken to have the relative noise `assumed_noise` and the interval is
+    normal. `common_sd` is what moves all blocks of an arm together (each of the two arms by
+    itself) and so does not show between them.
     """
     from scipy.stats import norm, t
 
     if not log_ratios:
         raise ValueError("no paired blocks: a ratio needs at least one")
-    centre = mean(log_ratios)
-    error, z = standard_error(log_ratios), float(norm.ppf((1 + confidence) / 2))
-    if error is None:
-        half = z * assumed_noise * math.sqrt(2)
+    centre, z = mean(log_ratios), float(norm.ppf((1 + confidence) / 2))
+    spread = pooled(within(values) for values in (log_ratios, beside) if values)
+    if spread.freedom:
+        error = math.sqrt(spread.squares / spread.freedom / len(log_ratios))
+        half = float(t.ppf((1 + confidence) / 2, spread.freedom)) * error
     else:
-        half = float(t.ppf((1 + confidence) / 2, len(log_ratios) - 1)) * error
+        half = z * assumed_noise * math.sqrt(2)
     half = math.hypot(half, z * math.sqrt(2) * common_sd)
     return Interval(
         value=math.exp(centre),
@@ -68,6 +71,12 @@ def within(values: Sequence[float]) -> Spread:
     """Around the mean of repeated values."""
     centre = mean(values)
     return Spread(math.fsum((v - centre) ** 2 for v in values), len(values) - 1)
+
+
+def pooled(spreads: Iterable[Spread]) -> Spread:
+    """Together, each around its own mean."""
+    found = list(spreads)
+    return Spread(math.fsum(s.squares for s in found), sum(s.freedom for s in found))
 
 
 def two_way(table: Sequence[Sequence[float]]) -> Spread:

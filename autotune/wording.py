@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune.records import Tier
+from autotune.records import BASELINE, Cost, LoadChoice, Recommendation, Tier
 
 
 def duration(seconds: float) -> str:
@@ -16,7 +16,55 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
+def counted(number: int, noun: str) -> str:
+    """ "1 engine start", "2 engine starts"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def cost_text(c: Cost) -> str:
+    """ "6 engine starts, 9 measurements, 3 s"."""
+    starts, probes = counted(c.engine_starts, "engine start"), counted(c.probes, "measurement")
+    return f"{starts}, {probes}, {duration(c.total_seconds)}"
+
+
 def tiers_text(tiers: Sequence[Tier]) -> str:
     """ "1-13: 7, from 14: 3": vLLM carries the last N on. `tiers` not empty."""
     *closed, (first, _, n) = tiers
     return ", ".join([*(f"{a}-{b}: {k}" for a, b, k in closed), f"from {first}: {n}"])
+
+
+def load_text(concurrency: int | None) -> str:
+    return "unstated" if concurrency is None else str(concurrency)
+
+
+def lengths_text(lengths: Sequence[int], separator: str = ",") -> str:
+    """(1, 2, 3, 5) -> "1-3,5". `lengths` ascending."""
+    runs: list[list[int]] = []
+    for n in lengths:
+        if runs and n == runs[-1][-1] + 1:
+            runs[-1].append(n)
+        else:
+            runs.append([n])
+    return separator.join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
+
+
+def candidate_text(method: str, n: int | None) -> str:
+    """ "dflash N=7", "dflash" for the whole method, "no speculation"."""
+    if method == BASELINE:
+        return "no speculation"
+    return method if n is None else f"{method} N={n}"
+
+
+def choice_text(c: LoadChoice) -> str:
+    """ "dflash N=7", "dflash N=7 leads (inconclusive)", "do not speculate", "inconclusive"."""
+    if c.method == BASELINE:
+        return "do not speculate" if c.decision == "do_not_speculate" else "inconclusive"
+    lead = "" if c.decision == "speculate" else " leads (inconclusive)"
+    return candidate_text(c.method, c.num_speculative_tokens) + lead
+
+
+def setting_text(r: Recommendation) -> str:
+    """ "dflash with 7 speculative tokens", "mtp with N by batch size (1-4: 5, from 5: 3)"."""
+    if r.schedule:
+        return f"{r.method} with N by batch size ({tiers_text(r.schedule)})"
+    return f"{r.method} with {counted(r.num_speculative_tokens, 'speculative token')}"

@@ -53,8 +53,11 @@ ABOUT = """\
 The result goes to stdout, progress and logs to stderr. `--json` prints exactly one JSON document.
 Every option also reads a variable named after it: `--max-concurrency` is
 `SPECTUNE_MAX_CONCURRENCY`, a switch takes 1 or 0 (`SPECTUNE_LIVE_N=0`), several drafters are
-separated by blanks. The one exception: `studies show --recording` is `SPECTUNE_AS_RECORDING`,
-because `SPECTUNE_RECORDING` is the file that `run` plays. The command line wins.
+separated by blanks. The command line wins. `SPECTUNE_OUTPUT` and `SPECTUNE_RECORDING` are those of
+`run` (and the recording that `check` plays); where other verbs mean something else by the same
+option, their variables are `SPECTUNE_CHECK_OUTPUT`, `SPECTUNE_EXPORT_OUTPUT`,
+`SPECTUNE_SHOW_OUTPUT`, `SPECTUNE_AS_RECORDING` (`studies show --recording`),
+`SPECTUNE_REPORT_OUTPUT`, `SPECTUNE_REPORT_RECORDING` and `SPECTUNE_REPORT_FORMAT`.
 
 `--engine replay` and `--engine simulate` bring their own model and workload. An option that the
 chosen engine would ignore is an error on the command line; a variable may stand.

@@ -124,7 +124,8 @@ def test_each_position_has_one_too(check):
 
 def test_every_load_is_judged_and_all_of_them_together(check):
     slower = recommendation(loads=(1, 8, 32))
-    slower["candidates"][1]["speedup"] = recommendation(1.7)["speedup"]
+    for rows in ("candidates", "per_concurrency"):
+        slower[rows][1]["speedup"] = recommendation(1.7)["speedup"]
     code, document, _ = check(recommendation(loads=(1, 8, 32)), slower)
     found = words(document)
     assert code == 1
@@ -286,6 +287,132 @@ def test_swapping_two_documents_swaps_the_words(one, other):
         assert words[1][key] == swapped.get(words[0][key], words[0][key])
 
 
+# --------------------------------------------------- what is missing, contradictory or impossible
+
+
+def without_speedup(document):
+    """No word about the speed-up: neither it nor the rates that it could be computed from."""
+    for row in document["candidates"]:
+        row |= {"speedup": None, "output_tokens_per_second": None}
+    for row in document["per_concurrency"]:
+        row["speedup"] = None
+    return document
+
+
+@pytest.mark.parametrize("missing", ["reference", "measured", "both"])
+def test_a_speed_up_that_a_side_does_not_state_is_open(check, missing):
+    sides = [
+        without_speedup(recommendation()) if missing in (side, "both") else recommendation()
+        for side in ("reference", "measured")
+    ]
+    code, document, _ = check(*sides)
+    assert (code, words(document)["speedup", 8]) == (4, "inconclusive")
+    assert "holds no such figure" in document["verdicts"][0]["note"]
+
+
+def test_however_uncertain_the_same_measurement_is_no_worse(check):
+    code, document, _ = check(recommendation(half=0.5), recommendation(half=0.5))
+    assert (code, set(words(document).values())) == (0, {"no difference"})
+    assert any("one and the same measurement" in warning for warning in document["warnings"])
+    assert check(recommendation(half=0.5), recommendation(half=0.49))[0] == 4
+
+
+def changed(document, place, value):
+    *steps, last = place
+    row = document
+    for step in steps:
+        row = row[step]
+    row[last] = value
+    return document
+
+
+INTERVAL = {"low": 0.7, "high": 0.9, "confidence": 0.95}
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        (("candidates", 0, "speedup", "value"), 1.6, "not within"),
+        (("candidates", 0, "speedup", "low"), 2.1, "not within"),
+        (("per_concurrency", 0, "speedup"), {**INTERVAL, "value": 0.8}, "but as a candidate 2.0x"),
+        (("candidates", 0, "status"), "failed", "but as a candidate failed"),
+        (("candidates", 0, "acceptance_length"), float("inf"), "finite"),
+        (("candidates", 0, "per_position_acceptance_intervals"), [{"low": 0.7}] * 3, "required"),
+        (("candidates", 0, "per_position_acceptance_intervals"),
+         [{**INTERVAL, "confidence": 1}] * 3, "less than 1"),
+        (("candidates", 0, "speedup", "confidence"), 1e-320, "greater than or equal to 0.5"),
+        (("model",), "\ud800", "surrogates not allowed"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(check, place, value, said):
+    document = changed(recommendation(), place, value)
+    if "acceptance_length" in place:
+        document["candidates"][0]["acceptance_length_interval"] = None
+    for sides in ((document, recommendation()), (recommendation(), document)):
+        code, _, err = check(*sides)
+        assert (code, said in err) == (2, True), err
+
+
+@pytest.mark.parametrize("rows", ["candidates", "per_concurrency", "baseline"])
+def test_a_row_that_stands_there_twice_is_refused(check, rows):
+    document = recommendation()
+    document[rows].append(document[rows][0])
+    for sides in ((document, recommendation()), (recommendation(), document)):
+        code, _, err = check(*sides)
+        assert (code, "stands there twice" in err) == (2, True), err
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [("value", value) for value in (float("nan"), float("-inf"), -1.0, 0.0, 1e308)]
+    + [("sd", 1e308), ("sd", -1.0), ("freedom", 0.0)],
+)
+@pytest.mark.parametrize("figure", ["speedup", "throughput", "acceptance_length"])
+def test_an_impossible_figure_in_a_check_is_refused(check, tmp_path, figure, part, value):
+    """NaN compares as neither worse nor better: it must not pass as "no difference"."""
+    golden = tmp_path / "golden.json"
+    assert check(recommendation(), recommendation(), "-o", str(golden))[0] == 0
+    document = json.loads(golden.read_text())
+    row = next(row for row in document["measured"]["rows"] if row["chosen"])
+    row[figure][part] = value
+    for sides in ((document, recommendation()), (recommendation(), document)):
+        code, _, err = check(*sides)
+        assert code == 2, err
+
+
+def test_a_check_without_a_choice_is_no_reference(check, tmp_path):
+    golden = tmp_path / "golden.json"
+    check(recommendation(), recommendation(), "-o", str(golden))
+    document = json.loads(golden.read_text())
+    document["measured"]["per_load"] = False
+    for row in document["measured"]["rows"]:
+        row["chosen"] = False
+    code, _, err = check(document, recommendation())
+    assert (code, "names no measured choice" in err) == (2, True)
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path, capsys):
+    """What a merge left behind; JSON readers differ in which of the two they take."""
+    file = tmp_path / "merged.json"
+    text = json.dumps(recommendation())
+    file.write_text(text.replace('"model":', '"model": "acme/other", "model":', 1))
+    assert invoke(["check", str(file), "--against", str(file)]) == 2
+    assert "the key 'model' stands twice" in capsys.readouterr().err
+
+
+def test_a_file_without_end_is_refused(capsys):
+    assert invoke(["check", "/dev/zero"]) == 2
+    assert "/dev/zero is larger than 256 MiB" in capsys.readouterr().err
+
+
+def test_an_empty_value_does_not_turn_a_comparison_into_a_measurement(tmp_path, capsys):
+    """--against "$NEW" of a variable that nobody set."""
+    file = write(tmp_path, "golden", recommendation())
+    for option in ("--against", "--study", "--junit", "--margin"):
+        assert invoke(["check", file, option, ""]) == 2
+        assert f"'{option}': an empty value" in capsys.readouterr().err
+
+
 # ------------------------------------------------------------------- what carries no spread
 
 
@@ -344,11 +471,13 @@ def test_another_drafter_is_named(check):
     """The same method and N, and another model behind them: legitimate, but never silent."""
     config = {"method": "dflash", "model": "acme/draft-v2", "num_speculative_tokens": 3}
     code, document, _ = check(recommendation(), recommendation(speculative_config=config))
-    assert (code, document["warnings"]) == (
+    said = [w for w in document["warnings"] if "differs" in w]
+    assert (code, said) == (
         0, ["speculative_config.model differs: acme/draft before, acme/draft-v2 now"]
     )  # fmt: skip
     longer = {**config, "model": "acme/draft", "num_speculative_tokens": 5}
-    assert check(recommendation(), recommendation(speculative_config=longer))[1]["warnings"] == []
+    document = check(recommendation(), recommendation(speculative_config=longer))[1]
+    assert not any("differs" in warning for warning in document["warnings"])
 
 
 def test_a_broken_drafter_must_not_become_the_golden_value(check):

@@ -16,6 +16,7 @@ import yaml
 ROOT = Path(__file__).parent.parent
 MARK = "<!-- executed by tests/test_ci.py -->"
 NOISE = "0.003"
+pytestmark = pytest.mark.slow  # whole checks in processes of their own
 
 
 def blocks(language):

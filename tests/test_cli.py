@@ -474,15 +474,40 @@ def all_options(command, name):
         yield from all_options(below, f"{name} {inner}")
 
 
+OWN_VARIABLES = {  # other files and forms than those that `run` and `export` mean
+    "studies show recording": "SPECTUNE_AS_RECORDING",
+    "studies show output": "SPECTUNE_SHOW_OUTPUT",
+    "check output": "SPECTUNE_CHECK_OUTPUT",
+    "export output": "SPECTUNE_EXPORT_OUTPUT",
+    "report output": "SPECTUNE_REPORT_OUTPUT",
+    "report recording": "SPECTUNE_REPORT_RECORDING",
+    "report form": "SPECTUNE_REPORT_FORMAT",
+}
+
+
 def test_every_option_of_every_verb_has_its_variable():
     context = click.Context(cli)
     verbs = {verb: cli.get_command(context, verb) for verb in VERBS}
     options = dict(pair for verb, command in verbs.items() for pair in all_options(command, verb))
     assert len(options) > 40
-    assert options.pop("studies show recording").envvar == "SPECTUNE_AS_RECORDING"
+    for name, variable in OWN_VARIABLES.items():
+        assert options.pop(name).envvar == variable
     for parameter in options.values():
         longs = [name for name in parameter.opts if name.startswith("--")]
         assert parameter.envvar == "SPECTUNE_" + longs[0][2:].upper().replace("-", "_")
+
+
+def test_the_variables_of_run_are_no_files_of_other_verbs(spectune, monkeypatch, tmp_path):
+    for name, value in VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SPECTUNE_FORMAT", "command")  # of `export`
+    written = json.loads(spectune("run")[1])
+    report = json.loads(spectune("report", written["study"])[1])
+    assert report["report"] == f"spectune-{written['study']}.html"
+    assert report["study"] == written["study"]
+    assert json.loads(spectune("export", "--json")[1]) == written
+    assert json.loads(spectune("studies", "show")[1]) == written
+    assert json.loads((tmp_path / "out.json").read_text()) == written
 
 
 def test_variables_of_the_other_verbs(spectune, monkeypatch, llama):

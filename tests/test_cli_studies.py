@@ -95,7 +95,7 @@ def test_storage_option_wins_over_the_environment(url, done):
 def test_show_for_people(url, done):
     text = run(url, "show", done[:5]).stdout
     assert text.startswith(f"study {done}: mtp N=3 2.00x (done)\n")
-    assert "2 windows, 1 engine starts" in text
+    assert "2 windows, 1 engine start, " in text
     assert "ngram: no repetition in these prompts" in text
     assert "N=2 ties" in text
     assert "vllm serve acme/small --speculative-config" in text

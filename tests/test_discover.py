@@ -83,7 +83,7 @@ def hub(monkeypatch, tmp_path):
     pattern = "/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + pattern)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("autotune.models.facts._hub_down", [])
+    monkeypatch.setattr("autotune.models.config_json._hub_down", [])
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "SPECTUNE_CATALOG", "HF_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)

@@ -445,6 +445,41 @@ def test_a_recipe_names_the_hardware_and_the_tensor_parallel_size():
     assert "ORG/NAME" in refused(recommendation(model="/models/mine"), "recipe")
 
 
+def test_prefill_context_parallelism_takes_gpus_too():
+    """vLLM's world size is tensor x pipeline x prefill context (config/parallel.py): 2 x 3."""
+    r = recommendation("-tp", "2", "-pcp", "3")
+    (spec,) = yaml.safe_load(export(r, "helm"))["servingEngineSpec"]["modelSpec"]
+    assert spec["requestGPU"] == 6
+
+
+def description(r):
+    document = yaml.safe_load(export(r, "recipe"))
+    return document["features"]["spec_decoding"]["description"]
+
+
+def test_a_schedule_is_not_told_as_one_n():
+    r = recommendation(schedule=SCHEDULE)
+    assert description(r).startswith("eagle3 with N by batch size (1-4: 3, from 5: 1): 2.00x")
+    heading = export(r, "config").splitlines()[0]
+    assert heading.endswith("eagle3 with N by batch size (1-4: 3, from 5: 1), 2.00x")
+
+
+def test_one_figure_for_several_loads_is_called_a_mean():
+    assert "mean" not in description(recommendation())
+    loads = tuple(
+        recommendation().per_concurrency[0].model_copy(update={"concurrency": load})
+        for load in (1, 8)
+    )
+    assert "geometric mean at 1, 8 concurrent requests" in description(
+        recommendation(per_concurrency=loads)
+    )
+
+
+def test_a_gpu_without_a_name_is_no_cpu():
+    environment = Environment(runtime="ROCm 7.2.0")
+    assert description(recommendation(environment=environment)).endswith("(ROCm 7.2.0).")
+
+
 @pytest.mark.parametrize(
     "text",
     ["1e3", "0o17", "y", "N", "off", "1_0", "12:30", ".5", "~", "null", "2020-01-01", "=", "+1"],

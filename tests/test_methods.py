@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from autotune.cli.methods import command, lengths_text
+from autotune.cli.methods import command
 from autotune.errors import ConfigurationError
 from autotune.machine.environment import EngineInfo
 from autotune.methods import NOT_OFFERED, all_methods, get_method
@@ -331,7 +331,7 @@ def test_an_unreachable_hub_is_asked_once(monkeypatch):
 
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.delenv("TRANSFORMERS_OFFLINE", raising=False)
-    monkeypatch.setattr("autotune.models.facts._hub_down", [])
+    monkeypatch.setattr("autotune.models.config_json._hub_down", [])
     monkeypatch.setattr(hub, "get_hf_file_metadata", fail)
     for name in ("nobody/one", "nobody/two"):
         assert "cannot be reached" in read_facts(name).unknown
@@ -352,8 +352,3 @@ def test_command_prints_a_table():
     lines = CliRunner().invoke(command).stdout.splitlines()
     assert lines[0].split()[:2] == ["METHOD", "DRAFTS"]
     assert any(re.match(r"eagle3\s+sequential\s+yes\s+1-8", line) for line in lines)
-
-
-def test_lengths_text():
-    assert lengths_text((1, 2, 3, 5, 7, 8)) == "1-3,5,7-8"
-    assert lengths_text(()) == ""

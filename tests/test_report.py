@@ -21,13 +21,16 @@ from autotune.records import (
     CandidateResult,
     Interval,
     MethodSpace,
+    Settings,
     SpecCounters,
     Status,
     StepTimes,
 )
 from autotune.report import recording_report, render, study_report
+from autotune.report.data import Row
 from autotune.report.events import timeline
 from autotune.report.markdown import escaped, fenced
+from autotune.report.sections import build
 from autotune.store import EngineStart, StoredWindow, load_study, open_study
 
 MATH500 = PUBLISHED / "s01-gemma-4-31b-it-math500.json"
@@ -260,6 +263,60 @@ def test_an_engine_start_ends_when_it_is_noted():
         ("start", 0.0, 30.0),
         ("search", 31.0, 4.0),
     ]
+
+
+def section(report, name):
+    (found,) = [each for each in build(report).sections if each.id == name]
+    return found
+
+
+def timed(report, methods, loads):
+    rows = tuple(
+        Row(method=f"m{i}", n=2, load=load, status="probed", verify_seconds=0.01)
+        for i in range(methods)
+        for load in loads
+    )
+    names = tuple(f"m{i}" for i in range(methods))
+    more = {"loads": (1, 8, 64), "curves": (), "events": ()}
+    return report.model_copy(update={"rows": rows, "methods": names, **more})
+
+
+OTHERS = "Other loads: in the first table."
+
+
+def test_the_time_of_other_loads_is_promised_only_where_it_is_left_out(url):
+    """At most 12 panels: seven methods at two loads are 14, so one load is shown."""
+    report = finished(url)
+    few, many = section(timed(report, 2, (1,)), "time"), section(timed(report, 7, (1, 8)), "time")
+    assert (len(few.figures), OTHERS in few.note) == (2, False)
+    assert (len(many.figures), OTHERS in many.note) == (7, True)
+
+
+def test_why_throughput_against_load_is_missing(url):
+    """Two loads, both with a candidate, one with a baseline: it is not the candidate that lacks."""
+    report = finished(url).model_copy(update={"loads": (1, 8)})
+    assert section(report, "loads").empty == (
+        "A baseline was not measured at two or more loads that are stated."
+    )
+
+
+def test_why_there_is_no_trial_of_a_schedule(url):
+    report = finished(url, concurrencies=(1, 8))
+    assert section(report, "schedule").empty == "Not tried: the loads do not want different N."
+    probed = tuple(row.model_copy(update={"status": "probed"}) for row in report.rows)
+    none = report.model_copy(update={"rows": probed})
+    assert section(none, "schedule").empty == "Not tried: no candidate was confirmed."
+
+
+def test_a_schedule_that_was_switched_off_is_not_called_unwanted(url):
+    report = finished(url, concurrencies=(1, 8), settings=Settings(schedule=False))
+    assert "switched off" in section(report, "schedule").empty
+
+
+def test_the_environment_spells_gpu(url):
+    labels = [name for name, _ in finished(url).facts]
+    assert {"GPU", "GPU count", "GPU target", "vLLM"} <= set(labels)
+    assert not any("Gpu" in label for label in labels)
 
 
 def test_what_was_only_predicted_is_no_measurement(url):

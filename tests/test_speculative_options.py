@@ -280,7 +280,8 @@ def test_another_value_is_another_study(tmp_path):
 
     model = checkpoint(tmp_path / "m", model_type="qwen3")
     engine = load_engine("vllm", EngineOptions())
-    base = {"model": model, "workload": "code", "methods": "ngram", "num_prompts": 8}
+    base = {"model": model, "workload": "code", "methods": "ngram", "num_prompts": 8,
+            "preflight": False}  # fmt: skip
     ids = {
         make_plan(Request(**base, speculative_options=options), engine).sha256
         for options in [(), ("ngram.prompt_lookup_max=9",), ("ngram.prompt_lookup_min=1",)]

@@ -45,6 +45,16 @@ def test_one_block_gets_the_assumed_noise_of_both_arms():
     assert math.log(wide.high / 1.5) == pytest.approx(2 * half, rel=1e-6)
 
 
+def test_other_blocks_tell_of_the_spread_and_not_of_the_ratio():
+    """Squares .002 with 3 degrees of freedom and .0002 with 1; t(4) at .975 is 2.776445."""
+    interval = ratio_interval([0.0, 0.02, 0.04, 0.06], 0.95, beside=[1.0, 1.02])
+    half = 2.776445 * math.sqrt(0.0022 / 4 / 4)
+    assert interval.value == pytest.approx(math.exp(0.03))
+    assert math.log(interval.high) == pytest.approx(0.03 + half, rel=1e-6)
+    one = ratio_interval([0.03], 0.95, beside=[1.0, 1.02, 1.04])  # .0008 with 2: t(2) is 4.302653
+    assert math.log(one.low) == pytest.approx(0.03 - 4.302653 * 0.02, rel=1e-6)
+
+
 def test_no_block_is_no_ratio():
     with pytest.raises(ValueError, match="at least one"):
         ratio_interval([], 0.95)

@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from methods_table import counts, equal, live, rates, speedups
+from families import Family
+from methods_table import counts, decisions, equal, live, rates, speedups
 
 from autotune.methods import all_methods, get_method
 
@@ -23,6 +24,26 @@ def answer(drafts=40, draft_tokens=80, accepted=(30, 10), texts=("a", "b")):
 def test_rates_are_accepted_over_drafts():
     assert rates(answer()) == ".75 .25"
     assert rates(answer(accepted=(40, 0))) == "1.00 .00"
+
+
+def test_a_method_that_drafts_nothing_has_no_rates():
+    assert rates(answer(drafts=0, draft_tokens=0, accepted=(0, 0))) == "nothing drafted"
+
+
+@pytest.mark.parametrize(
+    ("study", "cells"),
+    [
+        ({"decision": "inconclusive", "method": "none", "num_speculative_tokens": 0,
+          "speedup": None}, "| zoo | inconclusive | - | 3 | 61 |"),
+        ({"decision": "inconclusive", "method": "mtp", "num_speculative_tokens": 2,
+          "speedup": {"value": 1.01, "low": 0.9, "high": 1.1}},
+         "| zoo | inconclusive: mtp N=2 | 1.01 [0.90, 1.10] | 3 | 61 |"),
+    ],
+)  # fmt: skip
+def test_a_study_without_an_answer_is_a_row_too(study, cells):
+    cost = {"engine_starts": 3, "total_seconds": 61.2}
+    *_, row = decisions([(Family("zoo", "target", {}), {**study, "cost": cost})])
+    assert row == cells
 
 
 @pytest.mark.parametrize(

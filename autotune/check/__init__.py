@@ -65,6 +65,8 @@ def judged(
 ) -> tuple[Verdict, ...]:
     """Every verdict. `absolute`: the machine is the same, so are absolute figures' meanings."""
     asked = questions(reference, measured, absolute)
+    if reference.rows == measured.rows:
+        asked = [_of_itself(question) for question in asked]
     if not asked:
         raise ConfigurationError(
             f"{reference.source} names no measured choice: there is nothing to check",
@@ -80,6 +82,11 @@ def judged(
     )
     by_question = {id(q): word for (q, _), word in zip(answered, words, strict=True)}
     return tuple(_verdict(q, by_question.get(id(q)), margins[q.kind]) for q in asked)
+
+
+def _of_itself(q: Question) -> Question:
+    """One and the same measurement on both sides: its errors are common to both, and cancel."""
+    return q._replace(effect=q.effect and q.effect._replace(change=0.0, sd=0.0, freedom=None))
 
 
 def _verdict(q: Question, found: Judged | None, margin: float) -> Verdict:
@@ -210,6 +217,8 @@ def _warnings(
 ) -> tuple[str, ...]:
     found = [f"the reference is no golden value: {fault}" for fault in reference.faults]
     found += [f"what was measured is broken: {fault}" for fault in measured.faults]
+    if reference.rows == measured.rows:
+        found.append("both hold one and the same measurement: nothing newer was compared")
     if any(v.assumed and v.metric in ("speedup", "acceptance_length") for v in verdicts):
         sources = [
             side.source

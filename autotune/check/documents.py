@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from autotune import stats
 from autotune.check.recommendation import recommended_side
 from autotune.check.recording import recorded_side
+from autotune.documents import parsed
 from autotune.errors import ConfigurationError
 from autotune.records import CheckReport, CheckSide
 
@@ -20,12 +21,7 @@ VERSION = 1
 
 def load_side(path: str | Path, noise: float = stats.ASSUMED_NOISE) -> CheckSide:
     """Read any document that can be checked. Raises ConfigurationError, naming the file."""
-    try:
-        document = json.loads(Path(path).read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{path} is not JSON: {error}") from error
+    _, document = parsed(path)
     kind = require_schema(document, path)
     if kind == "spectune.recording":
         return recorded_side(path, noise)
@@ -35,8 +31,9 @@ def load_side(path: str | Path, noise: float = stats.ASSUMED_NOISE) -> CheckSide
         return recommended_side(document, str(path), noise)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ConfigurationError(f"{path}: {place}: {first['msg']}") from error
+        place = ".".join(map(str, first["loc"])) + ": " if first["loc"] else ""
+        message = first["msg"].removeprefix("Value error, ")
+        raise ConfigurationError(f"{path}: {place}{message}") from error
 
 
 def require_schema(document: Any, path: str | Path) -> str:

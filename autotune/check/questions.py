@@ -39,7 +39,7 @@ def questions(reference: CheckSide, measured: CheckSide, same_machine: bool) -> 
     for row in chosen:
         asked += _of_row(row, rows.get(row.key), measured, same_machine)
     asked += _over_loads(asked)
-    groups = [[row] for row in chosen] if reference.per_load else [chosen]
+    groups = [[row] for row in chosen] if reference.per_load or not chosen else [chosen]
     for group in groups:
         asked += _best(group, reference, measured)
     return asked

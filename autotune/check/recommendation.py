@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from autotune import stats
 from autotune.records import BASELINE, CheckRow, CheckSide, Figure, PromptDrafts
 
 MEASURED = ("confirmed", "probed")
+ROUNDING = 0.005  # of figures that were written with two digits
 BROKEN_LENGTH, BROKEN_FIRST = 1.1, 0.1  # a drafter below either does not work
 # beyond these no measurement lies, and arithmetic overflows
 Positive = Annotated[float, Field(gt=1e-9, lt=1e12)]
@@ -31,10 +32,18 @@ class Ratio(Lenient):
     high: Positive
     confidence: Confidence
 
+    @model_validator(mode="after")
+    def _around_the_value(self) -> Ratio:
+        if not self.low * (1 - ROUNDING) <= self.value <= self.high * (1 + ROUNDING):
+            raise ValueError(f"{self.value} is not within [{self.low}, {self.high}]")
+        return self
 
-class RateInterval(Lenient):
-    low: float = Field(allow_inf_nan=False)
-    high: float = Field(allow_inf_nan=False)
+
+class Bounds(Lenient):
+    """Of a rate: its value stands elsewhere."""
+
+    low: Rate
+    high: Rate
     confidence: Confidence
 
 
@@ -60,13 +69,13 @@ class Candidate(Lenient):
     status: str
     output_tokens_per_second: Positive | None = None
     speedup: Ratio | None = None
-    acceptance_length: float | None = Field(default=None, ge=1, lt=1e12)
+    acceptance_length: float | None = Field(default=None, ge=1, lt=1e12, allow_inf_nan=False)
     acceptance_length_interval: Ratio | None = None
     per_position_acceptance_rates: tuple[Rate, ...] | None = None
-    per_position_acceptance_intervals: tuple[RateInterval, ...] | None = None
+    per_position_acceptance_intervals: tuple[Bounds, ...] | None = None
     tpot_p50_seconds: Positive | None = None
     ttft_p50_seconds: Positive | None = None
-    blocks: int | None = Field(default=None, ge=1)
+    speedup_freedom: int | None = Field(default=None, ge=1)
     prompts: tuple[PromptDrafts, ...] = ()
 
 
@@ -91,6 +100,30 @@ class Document(Lenient):
     baseline: tuple[Baseline, ...] = ()
     engine_args: tuple[str, ...] | None = None
     warnings: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_of_each_load(self) -> Document:
+        for place, rows in (("baseline", self.baseline), ("per_concurrency", self.per_concurrency)):
+            loads = [row.concurrency for row in rows]
+            if twice := {load for load in loads if loads.count(load) > 1}:
+                raise ValueError(f"{place}: concurrency {twice.pop()} stands there twice")
+        return self
+
+    @model_validator(mode="after")
+    def _choices_are_candidates(self) -> Document:
+        """Whatever a choice says of itself, its candidate says too."""
+        listed = {(c.method, c.num_speculative_tokens, c.concurrency): c for c in self.candidates}
+        for c in self.per_concurrency:
+            candidate = listed.get((c.method, c.num_speculative_tokens, c.concurrency))
+            if candidate is None or c.method == BASELINE:
+                continue
+            named = f"{c.method} N={c.num_speculative_tokens}{at(c.concurrency)}"
+            if candidate.status not in MEASURED:
+                raise ValueError(f"{named} is chosen, but as a candidate {candidate.status}")
+            ratios = [r.value for r in (c.speedup, candidate.speedup) if r is not None]
+            if len(ratios) == 2 and not math.isclose(*ratios, rel_tol=2 * ROUNDING):
+                raise ValueError(f"{named} is {ratios[0]}x, but as a candidate {ratios[1]}x")
+        return self
 
 
 def recommended_side(document: Any, source: str, noise: float = stats.ASSUMED_NOISE) -> CheckSide:
@@ -176,7 +209,9 @@ def _candidate_row(
     rate = c.output_tokens_per_second
     speedup = None
     if c.speedup is not None:
-        speedup = from_ratio(c.speedup, noise * math.sqrt(2) if assumed else None, c.blocks)
+        speedup = from_ratio(
+            c.speedup, noise * math.sqrt(2) if assumed else None, c.speedup_freedom
+        )
     elif rate is not None and base is not None:
         speedup = Figure(value=rate / base, sd=noise * math.sqrt(2), assumed=True)
     return CheckRow(
@@ -218,25 +253,23 @@ def _choices_alone(
     ]
 
 
-def from_ratio(ratio: Ratio, assumed_sd: float | None = None, blocks: int | None = None) -> Figure:
+def from_ratio(
+    ratio: Ratio, assumed_sd: float | None = None, freedom: float | None = None
+) -> Figure:
     """Standard error of the logarithm from an interval."""
     if assumed_sd is not None:
         return Figure(value=ratio.value, sd=assumed_sd, assumed=True)
-    z, freedom = _critical(ratio.confidence, blocks)
+    z = _critical(ratio.confidence, freedom)
     sd = abs(math.log(ratio.high / ratio.low)) / (2 * z)
-    return Figure(value=ratio.value, sd=sd, freedom=freedom, count=blocks)
+    return Figure(value=ratio.value, sd=sd, freedom=freedom)
 
 
-def _critical(confidence: float, units: int | None) -> tuple[float, float | None]:
-    """Standard errors to either side of an interval, and their degrees of freedom.
-
-    Student's t over the units; the normal distribution (freedom None) where they are not known.
-    """
+def _critical(confidence: float, freedom: float | None) -> float:
+    """Standard errors to either side of an interval: Student's t; without `freedom` normal."""
     from scipy.stats import norm, t
 
-    freedom = float(units - 1) if units is not None and units > 1 else None
     tail = (1 + confidence) / 2
-    return float(norm.ppf(tail) if freedom is None else t.ppf(tail, freedom)), freedom
+    return float(norm.ppf(tail) if freedom is None else t.ppf(tail, freedom))
 
 
 def single(value: float | None, noise: float) -> Figure | None:
@@ -246,7 +279,7 @@ def single(value: float | None, noise: float) -> Figure | None:
 
 def _length(c: Candidate, noise: float) -> Figure | None:
     if c.acceptance_length_interval is not None:
-        return from_ratio(c.acceptance_length_interval, blocks=_clusters(c))
+        return from_ratio(c.acceptance_length_interval, freedom=_freedom(c))
     return single(c.acceptance_length, noise)
 
 
@@ -257,12 +290,11 @@ def _rates(c: Candidate, noise: float) -> tuple[Figure, ...]:
         return tuple(Figure(value=rate, sd=noise * rate, assumed=True) for rate in rates)
     found = []
     for rate, interval in zip(rates, intervals, strict=True):
-        z, freedom = _critical(interval.confidence, _clusters(c))
-        sd = (interval.high - interval.low) / (2 * z)
-        found.append(Figure(value=rate, sd=sd, freedom=freedom, count=_clusters(c)))
+        sd = (interval.high - interval.low) / (2 * _critical(interval.confidence, _freedom(c)))
+        found.append(Figure(value=rate, sd=sd, freedom=_freedom(c)))
     return tuple(found)
 
 
-def _clusters(c: Candidate) -> int | None:
-    """Prompts that the intervals of acceptance are Student's t over; None: not told."""
-    return len(c.prompts) or None
+def _freedom(c: Candidate) -> float | None:
+    """Of the intervals of acceptance, which are Student's t over prompts; None: not told."""
+    return float(len(c.prompts) - 1) if len(c.prompts) > 1 else None

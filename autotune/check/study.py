@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pydantic import ValidationError
+
 from autotune import stats
 from autotune.acceptance_evidence import prompt_drafts
 from autotune.check.recommendation import recommended_side
+from autotune.documents import complaints
 from autotune.errors import ConfigurationError
 from autotune.records import BlockRole, CheckRow, CheckSide, Window
 from autotune.store import StoredStudy, StoredWindow
@@ -20,7 +23,10 @@ def study_side(study: StoredStudy, noise: float = stats.ASSUMED_NOISE) -> CheckS
             hint="the same `spectune run` command continues it",
         )
     document = study.recommendation.model_dump(mode="json", by_alias=True)
-    side = recommended_side(document, f"study {study.info.id}", noise)
+    try:
+        side = recommended_side(document, f"study {study.info.id}", noise)
+    except ValidationError as error:
+        raise ConfigurationError(f"study {study.info.id}: {complaints(error)}") from error
     rows = tuple(_with_prompts(row, study.windows) for row in side.rows)
     return side.model_copy(update={"kind": "study", "rows": rows})
 

@@ -76,6 +76,7 @@ MEASURING = (
 @engine("--replay-noise", type=click.FloatRange(0), help="Relative noise of replay, simulate.")
 @as_json("Result and storage")
 @result("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE",
+        variable="SPECTUNE_CHECK_OUTPUT",
         help="Write the check's JSON here: a reference for later checks.")  # fmt: skip
 @result("--junit", type=click.Path(dir_okay=False), metavar="FILE", help="Write JUnit XML here.")
 @result("--markdown", type=click.Path(dir_okay=False), metavar="FILE", help="Write Markdown here.")

@@ -103,7 +103,7 @@ def _packages(engine: EngineInfo) -> str:
 
 def _gpu_rows(gpus: Gpus) -> list[tuple[str, str]]:
     """Devices that are alike share a row."""
-    from autotune.cli.methods import lengths_text
+    from autotune.wording import lengths_text
 
     alike: dict[str, list[int]] = {}
     for index, device in enumerate(gpus.devices):

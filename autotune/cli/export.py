@@ -27,6 +27,7 @@ FORMS = ("json", "command", "speculative-config", "config", "env", "helm", "kube
 @option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    variable="SPECTUNE_EXPORT_OUTPUT",
     help="Write to this file.",
 )  # fmt: skip
 @click.pass_context

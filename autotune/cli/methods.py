@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from autotune.cli.options import as_json as as_json_option
+from autotune.cli.terminal import table
 from autotune.methods._options import dotted
+from autotune.wording import lengths_text
 
 if TYPE_CHECKING:
     from autotune.methods import Method
     from autotune.methods._knobs import Knob
-
-
-def table(rows: Iterable[Sequence[str]]) -> str:
-    """Plain columns, two blanks apart; the first row is the heading."""
-    cells = [[str(cell) for cell in row] for row in rows]
-    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
-    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
-    return "\n".join(lines)
-
-
-def lengths_text(lengths: Sequence[int]) -> str:
-    """(1, 2, 3, 5) -> "1-3,5"."""
-    runs: list[list[int]] = []
-    for n in lengths:
-        if runs and n == runs[-1][-1] + 1:
-            runs[-1].append(n)
-        else:
-            runs.append([n])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 NESTED = {

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autotune.cli.methods import lengths_text, table
 from autotune.cli.options import as_json as as_json_option
 from autotune.cli.options import option
+from autotune.cli.terminal import table
+from autotune.wording import lengths_text
 
 if TYPE_CHECKING:
     from autotune.machine.environment import EngineInfo

@@ -20,6 +20,13 @@ class Option(click.Option):
         super().__init__(*names, **settings)
         self.group = group
 
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        """An empty value is a variable of the shell that was not set, never "not given"."""
+        given = value if isinstance(value, list | tuple) else [value]
+        if any(isinstance(each, str) and not each.strip() for each in given):
+            raise click.BadParameter("an empty value", ctx, self)
+        return super().process_value(ctx, value)
+
 
 class Grouped(click.Command):
     """Lists its options under their groups' headings."""
@@ -37,7 +44,10 @@ class Grouped(click.Command):
 def option(
     *names: str, variable: str | None = None, **settings: Any
 ) -> Callable[[Function], Function]:
-    """click.option with an environment variable, named after the long option if not given."""
+    """click.option with an environment variable, named after the long option if not given.
+
+    `variable`: where two verbs mean different things by the same option, as by the file to write.
+    """
     long = next(name for name in names if name.startswith("--")).split("/")[0]
     named = "SPECTUNE_" + long.removeprefix("--").upper().replace("-", "_")
     settings = {"cls": Option, "envvar": variable or named, "show_envvar": False, **settings}

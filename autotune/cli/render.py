@@ -10,20 +10,27 @@ from pathlib import Path
 import click
 from pydantic import BaseModel
 
-from autotune.cli.methods import lengths_text, table
 from autotune.cli.several_loads import load_parts, short
-from autotune.cli.terminal import Part, Row
+from autotune.cli.terminal import Part, Row, table
 from autotune.dryrun import Preview
 from autotune.records import (
     BASELINE,
     CandidateResult,
     Interval,
-    LoadChoice,
     Recommendation,
     Status,
 )
-from autotune.wording import duration, tiers_text
+from autotune.wording import (
+    choice_text,
+    cost_text,
+    counted,
+    duration,
+    lengths_text,
+    load_text,
+    setting_text,
+)
 
+KEPT = {True: "kept", False: "missed", None: "-"}  # the latency limits
 SHOWN = (Status.CONFIRMED, Status.PROBED, Status.FAILED)
 
 
@@ -41,7 +48,8 @@ def recommendation_parts(r: Recommendation, log_dir: Path | None = None) -> list
         parts.append(("", f"engine logs are in {log_dir}"))
     if r.warnings:
         parts += [("", ""), *(("yellow", f"warning: {warning}") for warning in r.warnings)]
-    return [*parts, ("", ""), ("dim", _cost(r)), ("", ""), *_next(r)]
+    cost = f"{cost_text(r.cost)}; stopped because {r.stopped_because}"
+    return [*parts, ("", ""), ("dim", cost), ("", ""), *_next(r)]
 
 
 def _answer(r: Recommendation) -> str:
@@ -50,14 +58,11 @@ def _answer(r: Recommendation) -> str:
         best = f" (best measured: {_interval(r.speedup)})" if r.speedup else ""
         within = " within the latency limits" if r.limits else ""
         return f"{subject}: do not speculate, nothing measured is faster{within}{best}"
-    choice = f"{r.method} with {r.num_speculative_tokens} speculative tokens"
-    if r.schedule:
-        choice = f"{r.method} with N by batch size ({tiers_text(r.schedule)})"
     if r.decision == "inconclusive" and r.method == BASELINE:
         return f"{subject}: inconclusive; no candidate could be confirmed"
     if r.decision == "inconclusive":
-        return f"{subject}: inconclusive; {choice} leads with {_interval(r.speedup)}"
-    return f"{subject}: use {choice}, {_interval(r.speedup)} against no speculation"
+        return f"{subject}: inconclusive; {setting_text(r)} leads with {_interval(r.speedup)}"
+    return f"{subject}: use {setting_text(r)}, {_interval(r.speedup)} against no speculation"
 
 
 def _interval(interval: Interval | None) -> str:
@@ -69,21 +74,12 @@ def _interval(interval: Interval | None) -> str:
     )
 
 
-def _load(concurrency: int | None) -> str:
-    return "unstated" if concurrency is None else str(concurrency)
-
-
 def _loads(r: Recommendation) -> list[Row]:
-    def choice(c: LoadChoice) -> str:
-        if c.method == "none":
-            return "do not speculate"
-        return f"{c.method} N={c.num_speculative_tokens}"
-
     rates = {b.concurrency: b.output_tokens_per_second for b in r.baseline}
     rows = [
-        (_load(c.concurrency), choice(c), short(c.speedup), c.status.value if c.status else "-",
-         f"{rates[c.concurrency]:.1f}",
-         *(["kept" if c.meets_limits else "missed"] if r.limits else []))
+        (load_text(c.concurrency), choice_text(c), short(c.speedup),
+         c.status.value if c.status else "-", f"{rates[c.concurrency]:.1f}",
+         *([KEPT[c.meets_limits]] if r.limits else []))
         for c in r.per_concurrency
     ]  # fmt: skip
     heading = ("CONCURRENCY", "CHOICE", "SPEED-UP", "EVIDENCE", "BASELINE TOK/S")
@@ -133,7 +129,7 @@ def _row(c: CandidateResult, *, limited: bool) -> Row:
     return (
         c.method,
         str(c.num_speculative_tokens),
-        _load(c.concurrency),
+        load_text(c.concurrency),
         _number(c.output_tokens_per_second, "{:.1f}"),
         short(c.speedup),
         _number(c.predicted_speedup.value if c.predicted_speedup else None, "{:.2f}x"),
@@ -153,14 +149,6 @@ def _number(value: float | None, form: str, scale: float = 1.0) -> str:
     return "-" if value is None else form.format(value * scale)
 
 
-def _cost(r: Recommendation) -> str:
-    c = r.cost
-    return (
-        f"{c.engine_starts} engine starts, {c.probes} measurements, {duration(c.total_seconds)}; "
-        f"stopped because {r.stopped_because}"
-    )
-
-
 def _next(r: Recommendation) -> list[Part]:
     serve = [("", "serve it:"), ("bold", f"  {r.serve_command}")]
     if r.serve_command is None:
@@ -170,14 +158,14 @@ def _next(r: Recommendation) -> list[Part]:
 
 def dry_run_text(preview: Preview) -> str:
     """What would be run, most promising candidate first."""
-    loads = ", ".join(_load(c) for c in preview.concurrencies)
+    loads = ", ".join(load_text(c) for c in preview.concurrencies)
     rows = [
         (c.method, str(c.num_speculative_tokens), f"{c.expected_speedup:.2f}x")
         for c in preview.candidates
     ]
     lines = [
         f"{preview.model} on {preview.workload}, concurrency {loads}",
-        f"about {preview.engine_starts} engine starts"
+        f"about {counted(preview.engine_starts, 'engine start')}"
         + (f", {duration(preview.estimated_seconds)}" if preview.estimated_seconds else ""),
         "",
         table([("METHOD", "N", "EXPECTED"), *rows]),

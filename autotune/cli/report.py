@@ -16,15 +16,17 @@ from autotune.report import FORMS, Form
 @click.argument("study", metavar="[STUDY]", required=False)
 @storage()
 @option(
-    "--recording", type=click.Path(), metavar="FILE",
+    "--recording", type=click.Path(), metavar="FILE", variable="SPECTUNE_REPORT_RECORDING",
     help="Report on this recording instead of a study.",
 )  # fmt: skip
 @option(
     "--format", "form", type=click.Choice(FORMS), default="html", show_default=True,
+    variable="SPECTUNE_REPORT_FORMAT",
     help="A page for a browser, Markdown for a pull request, or text for a terminal.",
 )  # fmt: skip
 @option(
     "-o", "--output", type=click.Path(dir_okay=False, allow_dash=True), metavar="FILE",
+    variable="SPECTUNE_REPORT_OUTPUT",
     help="Write it here; - is stdout [spectune-STUDY.html; text: stdout].",
 )  # fmt: skip
 @as_json_option()

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from autotune.cli.terminal import Part, Row
 from autotune.limits import describe
-from autotune.records import (
-    BASELINE,
-    Interval,
-    Recommendation,
-    ScheduleLoad,
-    ScheduleTrial,
-)
-from autotune.wording import tiers_text
+from autotune.records import Interval, Recommendation, ScheduleLoad, ScheduleTrial
+from autotune.wording import candidate_text, load_text, tiers_text
 
 
 def load_parts(r: Recommendation) -> list[Part]:
@@ -45,10 +39,8 @@ def _share(r: Recommendation) -> str:
 def _front(r: Recommendation) -> list[Row]:
     rows = [
         (
-            "no speculation"
-            if p.method == BASELINE
-            else f"{p.method} N={p.num_speculative_tokens}",
-            "unstated" if p.concurrency is None else str(p.concurrency),
+            candidate_text(p.method, p.num_speculative_tokens),
+            load_text(p.concurrency),
             f"{p.output_tokens_per_second:.1f}",
             f"{p.tpot_p50_seconds * 1e3:.2f}",
         )
@@ -73,7 +65,7 @@ def _trial_rows(trial: ScheduleTrial) -> list[Row]:
 def _trial_row(at: ScheduleLoad) -> Row:
     notes = [("beside a threshold", at.beside_threshold), ("worse", at.worse)]
     return (
-        str(at.concurrency),
+        load_text(at.concurrency),
         str(at.num_speculative_tokens),
         f"{at.output_tokens_per_second:.1f}",
         short(at.versus_static),

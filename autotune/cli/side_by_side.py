@@ -7,9 +7,10 @@ from typing import Any
 
 from autotune.cli.several_loads import short
 from autotune.cli.terminal import Part, Row
-from autotune.records import LoadChoice
+from autotune.records import BASELINE, LoadChoice
 from autotune.storage.stored import StudyInfo
 from autotune.study_comparison import CandidatePair, LoadPair, StudyComparison
+from autotune.wording import choice_text, load_text
 
 WIDEST = 60  # characters of one value; --json has all
 
@@ -51,7 +52,7 @@ def _value(value: Any) -> str:
 
 def _load(pair: LoadPair) -> Row:
     return (
-        concurrency(pair.concurrency),
+        load_text(pair.concurrency),
         _choice(pair.first),
         _number(pair.first_baseline_tokens_per_second, "{:.1f}"),
         _choice(pair.second),
@@ -62,12 +63,9 @@ def _load(pair: LoadPair) -> Row:
 def _choice(choice: LoadChoice | None) -> str:
     if choice is None:
         return "-"
-    if choice.decision == "do_not_speculate":
-        return "do not speculate"
-    if choice.method == "none":
-        return "inconclusive"
-    sure = "" if choice.decision == "speculate" else " (inconclusive)"
-    return f"{choice.method} N={choice.num_speculative_tokens} {short(choice.speedup)}{sure}"
+    if choice.method == BASELINE:
+        return choice_text(choice)
+    return f"{choice_text(choice)} {short(choice.speedup)}"
 
 
 def _candidate(pair: CandidatePair) -> Row:
@@ -75,7 +73,7 @@ def _candidate(pair: CandidatePair) -> Row:
     return (
         pair.method,
         str(pair.num_speculative_tokens),
-        concurrency(pair.concurrency),
+        load_text(pair.concurrency),
         f"{pair.first_tokens_per_second:.1f}",
         f"{pair.second_tokens_per_second:.1f}",
         f"{pair.ratio:.3f}",
@@ -91,7 +89,3 @@ def _both(values: Sequence[float | None]) -> str:
 
 def _number(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
-
-
-def concurrency(load: int | None) -> str:
-    return "unstated" if load is None else str(load)

@@ -27,7 +27,7 @@ def command() -> None:
 @as_json_option()
 def list_command(storage: str | None, as_json: bool) -> None:
     """List all studies, oldest first."""
-    from autotune.cli.methods import table
+    from autotune.cli.terminal import table
     from autotune.store import list_studies, resolve_storage, shown
 
     studies = list_studies(storage)
@@ -46,11 +46,12 @@ def list_command(storage: str | None, as_json: bool) -> None:
 @storage()
 @as_json_option()
 @option(
-    "--recording", is_flag=True, variable="SPECTUNE_AS_RECORDING",  # of `run` it is a file
+    "--recording", is_flag=True, variable="SPECTUNE_AS_RECORDING",
     help="Give the measurements as a recording instead.",
 )  # fmt: skip
 @option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    variable="SPECTUNE_SHOW_OUTPUT",
     help="Write the JSON document to this file.",
 )  # fmt: skip
 def show_command(
@@ -158,6 +159,7 @@ def _result(info: StudyInfo) -> str:
 def _print_summary(study: StoredStudy) -> None:
     from autotune.cli.render import recommendation_parts
     from autotune.cli.terminal import show
+    from autotune.wording import candidate_text, counted, duration
 
     info, plan = study.info, study.plan
     prompts = f", {len(plan.workload.prompts)} prompts" if plan.sends_prompts else ""
@@ -165,12 +167,11 @@ def _print_summary(study: StoredStudy) -> None:
         f"study {info.id}: {_result(info) or 'no recommendation'} ({info.state})",
         f"created {info.created}, engine {info.engine}",
         f"{info.model} on {info.workload}{prompts}",
-        f"{info.windows} windows, {len(study.engine_starts)} engine starts,"
-        f" {info.total_seconds:.0f} s",
+        f"{counted(info.windows, 'window')}, {counted(len(study.engine_starts), 'engine start')}, "
+        + duration(info.total_seconds),
     ]
     for failure in study.failures:
-        n = failure.num_speculative_tokens
-        candidate = failure.method if n is None else f"{failure.method} N={n}"
+        candidate = candidate_text(failure.method, failure.num_speculative_tokens)
         lines.append(f"failed {candidate}: {failure.error}")
     click.echo("\n".join([*lines, ""]))
     if study.recommendation is None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
-
-from autotune.cli.methods import table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,7 +18,7 @@ Part = tuple[str, str | list[Row]]  # rich's style; a line, or a table that begi
 
 def show(parts: Iterable[Part]) -> None:
     """rich honours NO_COLOR."""
-    if sys.stdout.isatty():
+    if sys.stdout is not None and sys.stdout.isatty():  # None: it was closed
         from rich.console import Console
 
         print_rich(parts, Console())
@@ -30,6 +28,14 @@ def show(parts: Iterable[Part]) -> None:
 
 def plain(parts: Iterable[Part]) -> str:
     return "\n".join(part if isinstance(part, str) else table(part) for _, part in parts)
+
+
+def table(rows: Iterable[Sequence[str]]) -> str:
+    """Plain columns, two blanks apart; the first row is the heading."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
+    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
+    return "\n".join(lines)
 
 
 def print_rich(parts: Iterable[Part], console: Console) -> None:

@@ -6,8 +6,8 @@ import json
 
 import click
 
-from autotune.cli.methods import table
 from autotune.cli.options import as_json as as_json_option
+from autotune.cli.terminal import table
 
 
 @click.command("workloads")

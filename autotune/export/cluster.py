@@ -6,6 +6,7 @@ helm/templates/deployment-vllm-multi.yaml) and of vLLM's docs/deployment/k8s.md.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -22,7 +23,7 @@ IMAGES = {
     "CUDA": ("vllm/vllm-openai", "nvidia.com/gpu"),
     "CPU": ("vllm/vllm-openai-cpu", None),
 }
-PARALLEL = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
+PARALLEL = ("tensor", "pipeline", "prefill-context", "data")
 NO_PREFIX_CACHING = "no-enable-prefix-caching"
 
 
@@ -124,15 +125,12 @@ def _image(r: Recommendation) -> tuple[str, str, str | None]:
 
 
 def _devices(r: Recommendation) -> int:
-    """How many GPUs the engine takes: tensor x pipeline x data parallel."""
+    """How many GPUs the engine takes: vLLM's world size times its data parallel size."""
     entries = config_mapping(served_engine_args(r)[0])
-    sizes = [entries.get(name, 1) for name in PARALLEL]
+    sizes = [entries.get(f"{name}-parallel-size", 1) for name in PARALLEL]
     if not all(isinstance(size, int) for size in sizes):
         raise ConfigurationError(f"the parallel sizes {sizes} are not numbers")
-    count = 1
-    for size in sizes:
-        count *= size
-    return count
+    return math.prod(sizes)
 
 
 def _labels(r: Recommendation) -> dict[str, str]:

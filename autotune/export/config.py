@@ -24,7 +24,8 @@ from autotune.export.serve_args import (
     served_engine_args,
     split_options,
 )
-from autotune.records import Recommendation
+from autotune.records import BASELINE, Recommendation
+from autotune.wording import setting_text
 
 SHORT = {
     "-tp": "tensor-parallel-size", "-pp": "pipeline-parallel-size", "-dp": "data-parallel-size",
@@ -70,9 +71,7 @@ def env_sh(r: Recommendation) -> str:
 def about(r: Recommendation, usage: str) -> str:
     """A heading in comments: what this is, where it comes from, how to use it."""
     gain = f", {r.speedup.value:.2f}x" if r.speedup and r.decision == "speculate" else ""
-    choice = f"{r.method} N={r.num_speculative_tokens}{gain}"
-    if r.decision == "do_not_speculate":
-        choice = "no speculation"
+    choice = "no speculation" if r.method == BASELINE else setting_text(r) + gain
     versions = (r.environment.gpu, r.environment.runtime)
     vllm = f"vLLM {r.environment.vllm}" if r.environment.vllm else None
     lines = [

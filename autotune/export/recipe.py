@@ -13,6 +13,7 @@ from autotune.export.config import about, as_yaml, config_mapping, flat_argument
 from autotune.export.serve_args import split_options
 from autotune.machine.variables import portable
 from autotune.records import Recommendation
+from autotune.wording import setting_text
 
 TENSOR_PARALLEL = ("--tensor-parallel-size", "-tp")
 # the recipes' hardware generations, by a part of the GPU's name (their taxonomy.yaml)
@@ -56,12 +57,13 @@ def recipe(r: Recommendation) -> str:
 
 def _description(r: Recommendation) -> str:
     """One sentence with the measured figure."""
-    n, gain = r.num_speculative_tokens, ""
+    gain, where = "", r.environment.gpu or r.environment.runtime or r.engine
     if r.speedup is not None:
         gain = f": {r.speedup.value:.2f}x on {r.workload.name} against no speculation"
     loads = [str(c.concurrency) for c in r.per_concurrency if c.concurrency is not None]
-    at = f" at {', '.join(loads)} concurrent requests" if loads and gain else ""
-    return f"{r.method} with {n} draft tokens{gain}{at} ({r.environment.gpu or 'CPU'})."
+    mean = ", geometric mean" if len(loads) > 1 else ""
+    at = f"{mean} at {', '.join(loads)} concurrent requests" if loads and gain else ""
+    return f"{setting_text(r)}{gain}{at} ({where})."
 
 
 def _family(r: Recommendation) -> str:

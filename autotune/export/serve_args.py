@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotune.errors import ConfigurationError
+from autotune.records import BASELINE
 
 if TYPE_CHECKING:
     from autotune.records import Recommendation
@@ -89,7 +90,7 @@ def served_engine_args(r: Recommendation) -> tuple[tuple[str, ...], tuple[str, .
     Where nothing is drafted, flags that vLLM then refuses are left out (a --config file of the
     user's is not looked into: it may be gone).
     """
-    if r.method != "none":
+    if r.method != BASELINE:
         return r.engine_args, ()
     try:
         options = split_options(r.engine_args)

@@ -16,7 +16,7 @@ from autotune.machine.doctor_findings import Finding, Storage, findings_of
 from autotune.machine.environment import EngineInfo, environment_of, probe_engine
 from autotune.machine.faults import Fault, faults_for, setup_of
 from autotune.machine.gpu import VISIBLE, Gpus, probe_gpus
-from autotune.models.facts import offline
+from autotune.models.config_json import offline
 from autotune.records import Environment, Record
 from autotune.storage.url import resolve_storage, shown, sqlite_path
 

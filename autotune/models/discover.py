@@ -15,7 +15,8 @@ from typing import Any
 from autotune.errors import ConfigurationError, SpectuneError
 from autotune.methods import get_method
 from autotune.models.catalog import DrafterEntry, ResolvedModel
-from autotune.models.facts import ModelFacts, offline, read_facts
+from autotune.models.config_json import offline
+from autotune.models.facts import ModelFacts, read_facts
 from autotune.models.recognise import method_of_facts
 from autotune.records import Record
 

@@ -6,17 +6,12 @@ fetched from the Hub. Where it cannot be had the facts are unknown; nobody guess
 
 from __future__ import annotations
 
-import json
-import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from autotune.errors import ConfigurationError
+from autotune.models.config_json import Reader, find_config, first_value, load_config
 from autotune.records import Record
-
-log = logging.getLogger(__name__)
 
 # Keys that hold the number of multi-token-prediction modules, and model types for which vLLM
 # assumes one module where none is named (vllm/config/speculative.py, hf_config_override).
@@ -90,35 +85,20 @@ class ModelFacts(Record):
 
 def read_facts(model: str) -> ModelFacts:
     """Facts of a Hub id or a local folder. Raises ConfigurationError for a damaged config.json."""
-    folder = Path(model).expanduser()
-    if folder.is_dir():
-        path, reason = folder / "config.json", f"{folder} has no config.json"
-    else:
-        found, reason = _hub_config(model)
-        path = found or Path("/nonexistent")
-    if not path.is_file():
+    path, reason = find_config(model)
+    if path is None:
         return ModelFacts(source=model, unknown=reason)
-    return parse_config(_load(path), source=model, path=path)
-
-
-def _load(path: Path) -> Mapping[str, Any]:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}") from error
-    if not isinstance(config, dict):
-        raise ConfigurationError(f"{path} is not a model configuration: no JSON object")
-    return config
+    return parse_config(load_config(path), source=model, path=path)
 
 
 def parse_config(config: Mapping[str, Any], source: str, path: Path) -> ModelFacts:
     """Facts from the content of a config.json; `path` is named in errors."""
-    read = _Reader(config, path)
+    read = Reader(config, path)
     text, layer = read.section("text_config"), read.section("transformer_layer_config")
     flash, eagle = read.section("dflash_config"), read.section("eagle_config")
     main = (config, text, layer)
     kind = read.text("speculators_model_type")
-    anchor = _first((flash, config), "sample_from_anchor")
+    anchor = first_value((flash, config), "sample_from_anchor")
     if anchor is None and kind == "dspark":
         anchor = False  # the default of that format (vLLM: speculators/algos.py)
     model_type = read.text("model_type")
@@ -130,14 +110,14 @@ def parse_config(config: Mapping[str, Any], source: str, path: Path) -> ModelFac
         # vLLM's own order: dflash_config before eagle_config before the top level
         block_size=read.integer((flash, eagle, config), "block_size", "dspark_block_size"),
         sample_from_anchor=None if anchor is None else bool(anchor),
-        dspark_key=_first(main, "dspark_block_size") is not None,
+        dspark_key=first_value(main, "dspark_block_size") is not None,
         dspark_inside=(model_type or "").startswith("deepseek_v4")
-        and _first(main, "dspark_block_size") is not None,
+        and first_value(main, "dspark_block_size") is not None,
         speculators_type=kind,
         speculative_tokens=_speculative_tokens(read),
         verifier=_verifier(read),
-        parallel_token=_first((flash,), "mask_token_id") is not None
-        or _first((config,), *_PARALLEL_TOKENS) is not None,
+        parallel_token=first_value((flash,), "mask_token_id") is not None
+        or first_value((config,), *_PARALLEL_TOKENS) is not None,
         draft_vocab_size=read.integer((config,), "draft_vocab_size"),
         eagle3_keys=bool(eagle) or config.get("eagle_aux_hidden_state_layer_ids") is not None,
         dflash_keys=bool(flash),
@@ -154,7 +134,7 @@ def parse_config(config: Mapping[str, Any], source: str, path: Path) -> ModelFac
 _PARALLEL_TOKENS = ("mask_token_id", "dspark_noise_token_id", "pard_token", "ptd_token_id")
 
 
-def _n_predict(read: _Reader, model_type: str | None) -> int | None:
+def _n_predict(read: Reader, model_type: str | None) -> int | None:
     """vLLM's n_predict: how many tokens one pass over the MTP modules predicts."""
     names = read.names("architectures")
     if any(name.startswith("MiMoV2") for name in names):
@@ -167,7 +147,7 @@ def _n_predict(read: _Reader, model_type: str | None) -> int | None:
     return 1 if assistant else found
 
 
-def _quantization(read: _Reader) -> str | None:
+def _quantization(read: Reader) -> str | None:
     """quant_method of quantization_config, wherever the family keeps it."""
     sections = (read.config, read.section("text_config"))
     found = next((s["quantization_config"] for s in sections if s.get("quantization_config")), None)
@@ -175,92 +155,13 @@ def _quantization(read: _Reader) -> str | None:
     return method if isinstance(method, str) else None
 
 
-def _speculative_tokens(read: _Reader) -> int | None:
+def _speculative_tokens(read: Reader) -> int | None:
     methods = read.section("speculators_config").get("proposal_methods")
     first = methods[0] if isinstance(methods, list) and methods else None
     return read.integer((first,), "speculative_tokens") if isinstance(first, dict) else None
 
 
-def _verifier(read: _Reader) -> str | None:
+def _verifier(read: Reader) -> str | None:
     verifier = read.section("speculators_config").get("verifier")
     name = verifier.get("name_or_path") if isinstance(verifier, dict) else None
     return name if isinstance(name, str) and name else None
-
-
-def _first(sections: tuple[Mapping[str, Any], ...], *keys: str) -> Any:
-    values = (section.get(key) for key in keys for section in sections)
-    return next((value for value in values if value is not None), None)
-
-
-class _Reader:
-    """Typed access to a config.json; a value of the wrong type is an error that names the file."""
-
-    def __init__(self, config: Mapping[str, Any], path: Path) -> None:
-        self.config, self.path = config, path
-
-    def fail(self, key: str, value: Any, expected: str) -> ConfigurationError:
-        return ConfigurationError(f"{self.path}: {key} is {value!r}, expected {expected}")
-
-    def section(self, key: str) -> Mapping[str, Any]:
-        value = self.config.get(key)
-        if value is not None and not isinstance(value, dict):
-            raise self.fail(key, value, "an object")
-        return value or {}
-
-    def text(self, key: str) -> str | None:
-        value = self.config.get(key)
-        if value is not None and not isinstance(value, str):
-            raise self.fail(key, value, "a string")
-        return value
-
-    def names(self, key: str) -> tuple[str, ...]:
-        value = self.config.get(key) or []
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise self.fail(key, value, "a list of strings")
-        return tuple(value)
-
-    def integer(self, sections: tuple[Mapping[str, Any], ...], *keys: str) -> int | None:
-        value = _first(sections, *keys)
-        if value is None:
-            return None
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise self.fail("/".join(keys), value, "a whole number, 0 or more")
-        return value
-
-
-def _hub_config(model: str) -> tuple[Path | None, str]:
-    """config.json of a Hub id from the cache or the Hub; (None, reason) if it cannot be had."""
-    try:
-        import huggingface_hub as hub
-        from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-    except ImportError:
-        return None, "huggingface_hub is not installed"
-    try:
-        cached = hub.try_to_load_from_cache(model, "config.json")
-    except HFValidationError:
-        return None, "no Hub id"
-    if isinstance(cached, str):
-        return Path(cached), ""
-    if offline():
-        return None, "not in the local cache, and Hugging Face is set to offline"
-    if _hub_down:
-        return None, _hub_down[0]
-    try:
-        # asked once, without the download's long retries
-        hub.get_hf_file_metadata(hub.hf_hub_url(model, "config.json"), timeout=10)
-        return Path(hub.hf_hub_download(model, "config.json")), ""
-    except HfHubHTTPError as error:
-        return None, f"the Hub refused: {type(error).__name__}"
-    except Exception as error:  # noqa: BLE001  (clients raise their HTTP library's errors)
-        log.debug("config.json of %s: %s", model, error)
-        _hub_down.append(f"the Hub cannot be reached: {type(error).__name__}")
-        return None, _hub_down[0]
-
-
-_hub_down: list[str] = []  # the reason, once the Hub could not be reached: not asked again
-
-
-def offline() -> bool:
-    """Whether the user told Hugging Face libraries to stay off the network."""
-    values = (os.environ.get(name, "") for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
-    return any(value.upper() in {"1", "ON", "YES", "TRUE"} for value in values)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import ConfigurationError
-from autotune.models.facts import offline
+from autotune.models.config_json import offline
 from autotune.records import Record
 
 log = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from autotune.records import BASELINE, Interval
 from autotune.report.data import Report, Row, best_row, span
-from autotune.report.tables import factor, load_text
-from autotune.wording import tiers_text
+from autotune.report.tables import factor
+from autotune.wording import load_text, setting_text
 
 
 def headline(report: Report) -> str:
@@ -21,9 +21,7 @@ def headline(report: Report) -> str:
         return "Do not speculate"
     if r.method == BASELINE:
         return "Inconclusive: no candidate could be confirmed"
-    choice = f"{r.method} with {r.num_speculative_tokens} speculative tokens"
-    if r.schedule:
-        choice = f"{r.method} with N by batch size ({tiers_text(r.schedule)})"
+    choice = setting_text(r)
     return f"Use {choice}" if r.decision == "speculate" else f"Inconclusive: {choice} leads"
 
 

@@ -107,6 +107,7 @@ class Report(Record):
     failures: tuple[Failure, ...] = ()
     facts: tuple[tuple[str, str | None], ...] = ()  # environment and settings; None: not known
     warnings: tuple[str, ...] = ()
+    tries_schedule: bool = True  # N by batch size is tried where the loads want different N
 
 
 def span(interval: Interval | None) -> Span | None:

@@ -13,7 +13,8 @@ from typing import Any
 
 from autotune.records import BASELINE
 from autotune.report.data import Row, Span
-from autotune.report.tables import factor, load_text, number
+from autotune.report.tables import factor, number
+from autotune.wording import load_text
 
 Figure = dict[str, Any]
 Trace = dict[str, Any]

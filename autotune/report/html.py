@@ -11,9 +11,10 @@ from autotune import __version__
 from autotune.report.answer import detail, headline
 from autotune.report.data import Report
 from autotune.report.figures import SYMBOLS, Marks
-from autotune.report.sections import Built, build
+from autotune.report.section import Built
+from autotune.report.sections import build
 from autotune.report.tables import lengths_text, load_table
-from autotune.wording import duration
+from autotune.wording import cost_text, counted, duration
 
 TEMPLATE = "report.html.jinja"
 
@@ -135,11 +136,8 @@ def _cost(report: Report) -> str | None:
     """What the answer has cost."""
     r = report.recommendation
     if r is not None:
-        c = r.cost
-        return f"{c.engine_starts} engine starts, {c.probes} measurements, " + duration(
-            c.total_seconds
-        )
+        return cost_text(r.cost)
     if report.kind == "recording":
         return None
     spent = "" if report.seconds is None else f", {duration(report.seconds)}"
-    return f"{report.starts} engine starts{spent}, so far"
+    return f"{counted(report.starts, 'engine start')}{spent}, so far"

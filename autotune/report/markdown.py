@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from autotune.report import tables
 from autotune.report.answer import detail, headline
 from autotune.report.data import Report
-from autotune.report.sections import Section, build, story
+from autotune.report.run_sections import story
+from autotune.report.section import Section
+from autotune.report.sections import build
 from autotune.report.tables import Table
 
 # what begins a construct of Markdown or HTML in running text; @ and # would notify and link

@@ -8,7 +8,8 @@ from typing import Any
 from autotune.records import BASELINE, Recommendation
 from autotune.report.data import Report, Row
 from autotune.report.figures import Figure, Marks, Trace, bars, layout, name_of, words_of
-from autotune.report.tables import load_text, number
+from autotune.report.tables import number
+from autotune.wording import load_text
 
 
 def over_loads(report: Report, marks: Marks) -> Figure | None:

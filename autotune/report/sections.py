@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-from autotune.records import Recommendation, Record
+from autotune.records import Recommendation
 from autotune.report import by_n, over_all, tables
 from autotune.report.data import Load, Report, Row
 from autotune.report.figures import Figure, Marks
-from autotune.report.tables import Table, load_text
-from autotune.report.timeline import AXES, timeline
-from autotune.wording import duration, tiers_text
+from autotune.report.run_sections import predictions, run, trial
+from autotune.report.section import Built, Keep, Section, at_load
+from autotune.report.tables import Table
+from autotune.wording import candidate_text, load_text
 
 MOST_PANELS = 12  # of one kind; more are looked at in a table
-
-
-class Section(Record):
-    """`empty` says why there is nothing to see; figures are keys with their captions."""
-
-    id: str
-    title: str
-    note: str | None = None
-    figures: tuple[tuple[str, str], ...] = ()
-    tables: tuple[Table, ...] = ()
-    empty: str | None = None
-    legend: tuple[str, ...] = ()  # what the marks mean, beside the methods
-
-
-class Built(Record):
-    """All sections with the figures that they name."""
-
-    sections: tuple[Section, ...]
-    figures: Mapping[str, Any]
 
 
 def build(report: Report) -> Built:
@@ -54,16 +35,9 @@ def build(report: Report) -> Built:
         _pareto(report, marks, keep),
     ]
     if report.kind == "study":
-        made += [_trial(report), _run(report, marks, keep), _predictions(report, marks, keep)]
+        made += [trial(report), run(report, marks, keep), predictions(report, marks, keep)]
     made += [_environment(report), _left_out(report)]
     return Built(sections=tuple(made), figures=drawn)
-
-
-Keep = Callable[[str, str, Figure | None], tuple[tuple[str, str], ...]]
-
-
-def at_load(load: Load) -> str:
-    return "load not stated" if load is None else f"concurrency {load}"
 
 
 def _speedup(report: Report, marks: Marks, keep: Keep) -> Section:
@@ -95,13 +69,14 @@ def _acceptance(report: Report, marks: Marks, keep: Keep) -> Section:
         figure = by_n.acceptance(report, marks, load, method)
         found += keep(f"acceptance{i}", method, figure)
     table = tables.acceptance_table(report)
+    elsewhere = any(r.load != load for r in report.rows if r.measured and r.acceptance)
     return Section(
         id="acceptance",
         title="Acceptance",
         note="First: tokens a round, the target's own included. Then the share of rounds in which"
         " a draft position is accepted: one line for each N, which ends at position N"
         f" ({at_load(load)})."
-        + (" Other loads: in the table." if len(report.loads) > 1 else ""),
+        + (" Other loads: in the table." if elsewhere else ""),
         figures=found,
         tables=(table,) if table else (),
         empty=None if found else "Acceptance was not measured.",
@@ -110,10 +85,11 @@ def _acceptance(report: Report, marks: Marks, keep: Keep) -> Section:
 
 def _time(report: Report, marks: Marks, keep: Keep) -> Section:
     timed = [row for row in report.rows if row.measured and row.verify_seconds is not None]
-    panels = list(dict.fromkeys((row.load, row.method) for row in timed))
+    every = list(dict.fromkeys((row.load, row.method) for row in timed))
     typical = _typical(report, lambda row: row.verify_seconds is not None)
-    if len(panels) > MOST_PANELS:
-        panels = [(load, method) for load, method in panels if load == typical]
+    panels = every
+    if len(every) > MOST_PANELS:
+        panels = [(load, method) for load, method in every if load == typical]
     found: tuple[tuple[str, str], ...] = ()
     order = {load: i for i, load in enumerate(report.loads)}
     for i, (load, method) in enumerate(sorted(panels, key=lambda each: order[each[0]])):
@@ -121,7 +97,7 @@ def _time(report: Report, marks: Marks, keep: Keep) -> Section:
         found += keep(f"time{i}", caption, by_n.round_time(report, load, method))
     without_rest = not any(row.rest_seconds is not None for row in timed)
     rest = " What is neither drafting nor verifying was not measured." if without_rest else ""
-    others = " Other loads: in the first table." if len(panels) < len(report.loads) else ""
+    others = " Other loads: in the first table." if len(panels) < len(every) else ""
     return Section(
         id="time",
         title="Where a round’s time goes",
@@ -145,7 +121,7 @@ def _typical(report: Report, has: Callable[[Row], bool]) -> Load:
 
 def _loads(report: Report, marks: Marks, keep: Keep) -> Section:
     found = keep("loads", "each method’s best N at each load", over_all.over_loads(report, marks))
-    empty = "No load has both a baseline and a measured candidate."
+    empty = "A baseline was not measured at two or more loads that are stated."
     if len(report.loads) == 1:
         empty = f"Measured at one load only ({at_load(report.loads[0])})."
     return Section(
@@ -178,7 +154,7 @@ def _pareto(report: Report, marks: Marks, keep: Keep) -> Section:
 def _front(r: Recommendation) -> Table:
     rows = tuple(
         (
-            "no speculation" if p.method == "none" else f"{p.method} N={p.num_speculative_tokens}",
+            candidate_text(p.method, p.num_speculative_tokens),
             load_text(p.concurrency),
             f"{p.output_tokens_per_second:,.1f}",
             f"{p.tpot_p50_seconds * 1e3:.2f}",
@@ -187,87 +163,6 @@ def _front(r: Recommendation) -> Table:
     )
     heading = ("On the front", "Load", "tok/s", "TPOT p50 ms")
     return Table(heading=heading, rows=rows, text=1)
-
-
-def _trial(report: Report) -> Section:
-    r = report.recommendation
-    trial = r.schedule_trial if r else None
-    note, empty, table = None, "Not tried: the loads do not want different N.", None
-    if r is None:
-        empty = "Not tried yet."
-    elif len(report.loads) == 1:
-        empty = "Not tried: there is one load only."
-    if r is not None and trial is not None:
-        table = tables.trial_table(r)
-        note = (
-            f"{trial.method}, batch size: N = {tiers_text(trial.tiers)}. "
-            f"{trial.outcome.replace('_', ' ').capitalize()}: {trial.reason}."
-        )
-    return Section(
-        id="schedule",
-        title="N by batch size",
-        note=note,
-        tables=(table,) if table else (),
-        empty=None if note else empty,
-    )
-
-
-def _run(report: Report, marks: Marks, keep: Keep) -> Section:
-    figure = timeline(report, marks)
-    found = keep("timeline", f"engine starts and blocks, {AXES[report.axis]}", figure)
-    table = tables.start_table(report)
-    return Section(
-        id="run",
-        title="What was measured when, and why it stopped",
-        note=" ".join(story(report)),
-        figures=found,
-        tables=(table,) if table else (),
-        empty=None if found else "Nothing has been run yet.",
-        legend=("blocks",) if found else (),
-    )
-
-
-def story(report: Report) -> Iterable[str]:
-    """What it took, and why it stopped."""
-    r = report.recommendation
-    windows = sum(event.kind != "start" for event in report.events)
-    spent = "" if report.seconds is None else f", {duration(report.seconds)}"
-    yield f"{report.starts} engine starts, {windows} measured blocks{spent}."
-    if r is not None:
-        yield f"Stopped because {r.stopped_because}."
-        if not r.exhausted:
-            yield "More time or more engine starts could still change the answer."
-    else:
-        yield f"Not finished: {report.state}."
-    if report.pauses:
-        pauses = "1 pause" if report.pauses == 1 else f"{report.pauses} pauses"
-        yield f"Left out of the figure: {pauses} between runs."
-
-
-def _predictions(report: Report, marks: Marks, keep: Keep) -> Section:
-    figure = over_all.predictions(report, marks)
-    found = keep("predictions", "on the diagonal: as predicted", figure)
-    r = report.recommendation
-    quality = r.predictions if r else None
-    note = None
-    if quality is not None and quality.median_error is not None:
-        note = (
-            f"{quality.count} speed-ups were predicted before they were measured: median error"
-            f" {quality.median_error:.1%}, {quality.covered} of them within the"
-            f" {quality.confidence:.0%} interval of the prediction."
-        )
-    table = tables.predicted_table(report)
-    if table is not None:
-        table = table.model_copy(update={"caption": "Never run, only predicted"})
-    empty = "Not kept with a study that is not finished." if r is None else "Nothing was predicted."
-    return Section(
-        id="predictions",
-        title="Predicted and measured",
-        note=note,
-        figures=found,
-        tables=(table,) if table else (),
-        empty=None if found else empty,
-    )
 
 
 def _environment(report: Report) -> Section:

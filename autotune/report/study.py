@@ -24,7 +24,7 @@ from autotune.report.data import Curve, Load, Report, row_of, span
 from autotune.report.events import timeline
 from autotune.storage.stored import StoredStudy, StoredWindow
 
-LABELS = {"gpu": "GPU", "gpu_count": "GPUs", "vllm": "vLLM", "torch": "torch", "cpu": "CPU"}
+LABELS = {"gpu": "GPU", "vllm": "vLLM", "torch": "torch", "cpu": "CPU"}
 UNFINISHED = "this study has no recommendation yet: what follows is what was measured so far"
 
 
@@ -57,6 +57,7 @@ def of_study(study: StoredStudy) -> Report:
         seconds=study.info.total_seconds,
         failures=study.failures,
         facts=_facts(study.plan),
+        tries_schedule=study.plan.settings.schedule,
         warnings=r.warnings if r else _unfinished_warnings(study.plan, known),
     )
 
@@ -175,6 +176,7 @@ def _facts(plan: Plan) -> tuple[tuple[str, str | None], ...]:
 def _environment(plan: Plan) -> Iterator[tuple[str, str | None]]:
     """Every field that the record has, the machine's first."""
     for name, value in plan.environment.model_dump(mode="json").items():
-        label = LABELS.get(name, name.replace("_", " ").capitalize())
+        first, *rest = name.split("_")
+        label = " ".join([LABELS.get(first, first.capitalize()), *rest])
         plain = value if value is None or isinstance(value, str) else json.dumps(value)
         yield label, plain

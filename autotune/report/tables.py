@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from autotune.records import BASELINE, LoadChoice, Recommendation, Record, Status
-from autotune.report.data import Load, Report, Row, Span, best_row, span
+from autotune import wording
+from autotune.records import LoadChoice, Recommendation, Record, Status
+from autotune.report.data import Report, Row, Span, best_row, span
+from autotune.wording import choice_text, load_text
 
 NOT_MEASURED = "–"  # in a cell
 FLAGS = "Flags"  # the one column of words at the end of a table of numbers
@@ -71,13 +73,6 @@ def _choices(report: Report, r: Recommendation) -> Table:
     limits = ("Limits",) if r.limits else ()
     rows = tuple(row(c) for c in r.per_concurrency)
     return Table(heading=(*heading, *limits), rows=rows, text=2, tail=1 + len(limits))
-
-
-def choice_text(c: LoadChoice) -> str:
-    if c.method == BASELINE:
-        return "do not speculate" if c.decision == "do_not_speculate" else "inconclusive"
-    lead = "" if c.decision == "speculate" else " leads (inconclusive)"
-    return f"{c.method} N={c.num_speculative_tokens}{lead}"
 
 
 def measured_table(report: Report) -> Table | None:
@@ -234,18 +229,8 @@ def factor(found: Span | None, *, interval: bool = True) -> str:
     return f"{found.value:.2f}x [{found.low:.2f}, {found.high:.2f}]"
 
 
-def load_text(load: Load) -> str:
-    return "unstated" if load is None else str(load)
-
-
 def lengths_text(lengths: Sequence[int | None]) -> str:
     """ "1-3, 7" of N in ascending order; "all" for the whole method."""
     if None in lengths:
         return "all"
-    runs: list[list[int]] = []
-    for n in sorted(n for n in lengths if n is not None):
-        if runs and n == runs[-1][-1] + 1:
-            runs[-1].append(n)
-        else:
-            runs.append([n])
-    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
+    return wording.lengths_text(sorted(n for n in lengths if n is not None), ", ")

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from autotune.records import Status
 from autotune.report.answer import detail, headline
 from autotune.report.data import Load, Report, Row
-from autotune.report.sections import at_load, story
+from autotune.report.run_sections import story
+from autotune.report.section import at_load
 from autotune.report.tables import factor
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")

@@ -8,8 +8,8 @@ from typing import Any
 from autotune.report.data import Event, Report
 from autotune.report.events import START, arm_label
 from autotune.report.figures import Figure, Marks, Trace, layout
-from autotune.report.tables import load_text, number
-from autotune.wording import duration
+from autotune.report.tables import number
+from autotune.wording import duration, load_text
 
 PATTERNS = {START: "/", "search": "", "reference": ".", "confirm": "x", "greedy": "-"}
 ROW_HEIGHT = 26  # pixels

@@ -31,6 +31,8 @@ def resolve_storage(url: str | None, *, create: bool = True) -> str:
     nothing. Raises StorageError, with a hint, for whatever cannot be a storage.
     """
     url = DEFAULT_URL if url is None else url
+    if not _is_text(url):
+        raise StorageError(f"storage {url!r} is not UTF-8", hint="name another file with --storage")
     scheme, separator, rest = url.partition("://")
     scheme = SPELLINGS.get(scheme, scheme)
     if not separator or not rest:
@@ -49,6 +51,15 @@ def resolve_storage(url: str | None, *, create: bool = True) -> str:
         f"storage {shown(url)!r}: unknown scheme {scheme!r}",
         hint=f"use {SQLITE}FILE or {POSTGRESQL}USER:PASSWORD@HOST/DATABASE",
     )
+
+
+def _is_text(url: str) -> bool:
+    """False for bytes that are no UTF-8, which Python takes in as surrogates."""
+    try:
+        url.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def sqlite_path(url: str) -> Path | None:

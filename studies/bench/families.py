@@ -96,7 +96,7 @@ def measure_inside(
 ) -> dict[str, Any]:
     """Drafts and greedy answers of every method, live and fresh, by family: see `inside.py`.
 
-    Raises CalledProcessError with what was said where an engine fails.
+    Raises CalledProcessError where an engine fails; what was said is in `inside.log` there.
     """
     jobs = [
         {

@@ -12,6 +12,7 @@ METHOD: {"fresh" and, where N can be switched, "live": {N: {"drafts", "draft_tok
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import os
@@ -101,6 +102,7 @@ def on_engine(ask: Callable[[Any], Any], target: str, **more: Any) -> Any:
     from vllm import LLM
     from vllm.distributed import cleanup_dist_env_and_memory
 
+    _bind_kernels_once()
     llm = LLM(model=target, **SETTINGS, **more)
     try:
         return ask(llm)
@@ -108,6 +110,18 @@ def on_engine(ask: Callable[[Any], Any], target: str, **more: Any) -> Any:
         del llm
         gc.collect()
         cleanup_dist_env_and_memory()
+
+
+def _bind_kernels_once() -> None:
+    """vLLM 0.32 looks for its kernels at each start, in all that is loaded, and dies of numba's.
+
+    numba comes with the n-gram drafter. What was bound at the first start stays bound.
+    """
+    from vllm.platforms import current_platform as platform
+
+    if not isinstance(platform.register_triton_kernel_overrides, functools._lru_cache_wrapper):
+        once = functools.cache(platform.register_triton_kernel_overrides)
+        platform.register_triton_kernel_overrides = once
 
 
 def answer(llm: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from families import Family
 
 from autotune.machine.environment import probe_engine
 from autotune.methods import Method, all_methods, get_method
+from autotune.records import BASELINE
 
 Json = dict[str, Any]
 
@@ -88,6 +89,8 @@ def measured(study: Json, method: str) -> list[Json]:
 
 def rates(answer: Json) -> str:
     """Unconditional acceptance at each position: ".93 .77"."""
+    if not answer["drafts"]:
+        return "nothing drafted"
     each = [count / answer["drafts"] for count in answer["accepted"]]
     return " ".join(f"{rate:.2f}".removeprefix("0") for rate in each)
 
@@ -114,10 +117,16 @@ def equal(texts: list[str], found: Json) -> str:
 
 
 def speedups(row: Json) -> str:
-    predicted, seen = row["predicted_speedup"], row["speedup"]
+    predicted = row["predicted_speedup"]
     before = f"{predicted['value']:.2f} → " if predicted else ""
-    interval = f"[{seen['low']:.2f}, {seen['high']:.2f}]"
-    return f"N={row['num_speculative_tokens']} {before}{seen['value']:.2f} {interval}"
+    return f"N={row['num_speculative_tokens']} {before}{interval_text(row['speedup'])}"
+
+
+def interval_text(speedup: Json | None) -> str:
+    """ "0.90 [0.80, 1.05]"; a study that ends without an answer may have none."""
+    if speedup is None:
+        return "-"
+    return f"{speedup['value']:.2f} [{speedup['low']:.2f}, {speedup['high']:.2f}]"
 
 
 def explanation(lengths: Sequence[int]) -> tuple[str, ...]:
@@ -139,17 +148,16 @@ def not_run(inside: Json) -> Iterator[str]:
     for method in all_methods():
         if method.name not in ran:
             reason = method.refused or method.unavailable(engine)
-            yield f"- `{method.name}`: {reason or 'it can run; it was not measured'}."
+            yield f"- `{method.name}`: {reason or 'nothing known forbids it; it was not measured'}."
 
 
 def decisions(studies: Sequence[tuple[Family, Json]]) -> Iterator[str]:
     yield "| study | decision | speed-up | engine starts | seconds |"
     yield "|---|---|---|---|---|"
     for family, study in studies:
-        speedup, cost = study["speedup"], study["cost"]
-        interval = f"{speedup['value']:.2f} [{speedup['low']:.2f}, {speedup['high']:.2f}]"
+        cost, interval = study["cost"], interval_text(study["speedup"])
         what = study["decision"].replace("_", " ")
-        if study["decision"] != "do_not_speculate":
+        if study["method"] != BASELINE:
             what += f": {study['method']} N={study['num_speculative_tokens']}"
         starts, seconds = cost["engine_starts"], cost["total_seconds"]
         yield f"| {family.name} | {what} | {interval} | {starts} | {seconds:.0f} |"

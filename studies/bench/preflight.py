@@ -36,8 +36,9 @@ THREE_MODULES = {
     **{key: value for key, value in TARGET.items() if key != "head_dim"},
     "architectures": ["MiMoForCausalLM"], "model_type": "qwen2", "num_nextn_predict_layers": 3,
 }  # fmt: skip
-# What Qwen3 has by default applies, and config.json does not show it.
-OTHER_VOCABULARY = {key: value for key, value in TARGET.items() if key != "vocab_size"}
+OTHER_VOCABULARY = {**TARGET, "vocab_size": 640}
+# What Qwen3 has by default applies, and config.json does not show it: only vLLM can tell.
+HIDDEN_VOCABULARY = {key: value for key, value in TARGET.items() if key != "vocab_size"}
 
 NGRAM = {"method": "ngram", "prompt_lookup_max": 4, "prompt_lookup_min": 2}
 LENGTHS = tuple(range(1, 17))
@@ -55,7 +56,8 @@ class Case:
 
 
 def checkpoints(root: Path) -> dict[str, Path]:
-    made = {"target": TARGET, "three": THREE_MODULES, "vocabulary": OTHER_VOCABULARY}
+    made = {"target": TARGET, "three": THREE_MODULES, "vocabulary": OTHER_VOCABULARY,
+            "hidden": HIDDEN_VOCABULARY}  # fmt: skip
     for name, config in made.items():
         (root / name).mkdir()
         (root / name / "config.json").write_text(json.dumps(config))
@@ -64,7 +66,8 @@ def checkpoints(root: Path) -> dict[str, Path]:
 
 def cases(folders: dict[str, Path]) -> list[Case]:
     target, three = folders["target"], folders["three"]
-    vocabulary = str(folders["vocabulary"])
+    vocabulary, hidden = str(folders["vocabulary"]), str(folders["hidden"])
+    nowhere = str(target.with_name("nowhere"))
     return [
         Case("unknown flag", target, NGRAM, ("--methods", "ngram"), ("--max-model-length", "512")),
         Case("value out of range", target, NGRAM, ("--methods", "ngram"),
@@ -73,7 +76,11 @@ def cases(folders: dict[str, Path]) -> list[Case]:
         Case("draft with another vocabulary", target,
              {"method": "draft_model", "model": vocabulary},
              ("--drafter", f"draft_model={vocabulary}", "--methods", "draft_model")),
-        Case("drafter that is not there", target, {"method": "eagle3", "model": "no/where"},
+        Case("the same, not in config.json", target, {"method": "draft_model", "model": hidden},
+             ("--drafter", f"draft_model={hidden}", "--methods", "draft_model")),
+        Case("drafter's folder not there", target, {"method": "eagle3", "model": nowhere},
+             ("--drafter", f"eagle3={nowhere}", "--methods", "eagle3")),
+        Case("drafter not on the Hub", target, {"method": "eagle3", "model": "no/where"},
              ("--drafter", "eagle3=no/where", "--methods", "eagle3")),
     ]  # fmt: skip
 
