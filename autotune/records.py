@@ -682,18 +682,18 @@ class Figure(Record):
     value: float = Field(allow_inf_nan=False)
     sd: float = Field(ge=0, le=1e6)
     # degrees of freedom of `sd`; None: taken as known
-    freedom: float | None = Field(default=None, gt=0)
+    freedom: float | None = Field(default=None, ge=0.5)
     assumed: bool = False  # the source carries no spread, the field's noise stands for it
     count: int | None = None  # independent units behind it
 
 
-def _above_zero(figure: Figure) -> Figure:
-    if figure.value <= 0:
-        raise ValueError(f"{figure.value:g} is not above 0")
+def _has_logarithm(figure: Figure) -> Figure:
+    if not 1e-9 < figure.value < 1e12:
+        raise ValueError(f"{figure.value:g} is no speed, length or time above 0")
     return figure
 
 
-Positive = Annotated[Figure, AfterValidator(_above_zero)]  # compared as a logarithm
+Positive = Annotated[Figure, AfterValidator(_has_logarithm)]  # compared as a logarithm
 
 
 class CheckRow(Record):

@@ -467,6 +467,19 @@ def test_a_newer_minor_version_is_what_checks_are_for(check):
     assert "vllm differs: 0.32.0 before, 0.33.0 now" in document["warnings"]
 
 
+def test_another_drafter_is_named(check):
+    """The same method and N, and another model behind them: legitimate, but never silent."""
+    config = {"method": "dflash", "model": "acme/draft-v2", "num_speculative_tokens": 3}
+    code, document, _ = check(recommendation(), recommendation(speculative_config=config))
+    said = [w for w in document["warnings"] if "differs" in w]
+    assert (code, said) == (
+        0, ["speculative_config.model differs: acme/draft before, acme/draft-v2 now"]
+    )  # fmt: skip
+    longer = {**config, "model": "acme/draft", "num_speculative_tokens": 5}
+    document = check(recommendation(), recommendation(speculative_config=longer))[1]
+    assert not any("differs" in warning for warning in document["warnings"])
+
+
 def test_a_broken_drafter_must_not_become_the_golden_value(check):
     """Acceptance length 1.04, speed-up .71: later breakage could never fail it."""
     broken = recommendation(0.71, length=1.04, rates=(0.04, 0.0, 0.0))
@@ -509,7 +522,10 @@ def candidate(**more):
         (candidate(per_position_acceptance_intervals=[{"low": 0.8}] * 3), "high: Field required"),
         (candidate(per_position_acceptance_intervals=[{**SPAN, "confidence": 0}] * 3), "confiden"),
         (candidate(per_position_acceptance_intervals=[{**SPAN, "low": NAN}] * 3), "finite"),
-        (candidate(acceptance_length=math.inf), "finite"),
+        (candidate(acceptance_length=math.inf), "acceptance_length"),
+        (candidate(output_tokens_per_second=1e-300), "output_tokens_per_second"),
+        (candidate(speedup={**SPAN, "value": 0.85, "confidence": 1e-300}), "confidence"),
+        ({**recommendation(), "workload": {"name": "math", "temperature": NAN}}, "temperature"),
     ],
 )
 def test_files_that_cannot_be_checked_are_a_usage_error(check, document, words):

@@ -235,8 +235,10 @@ def test_nothing_is_left_behind(fake, tmp_path):
     pytest.fail(f"left: {left}")
 
 
-def test_the_side_process_ends_with_a_killed_parent(tmp_path):
-    """Even while vLLM is being imported, when it does not read what it is told."""
+@pytest.mark.parametrize("seconds", [0.0, 1.0])
+def test_the_side_process_ends_with_a_killed_parent(tmp_path, seconds):
+    """Even while vLLM is being imported, when it does not read what it is told; and where the
+    parent is gone before its interpreter is up."""
     (tmp_path / "vllm").mkdir()
     (tmp_path / "vllm" / "__init__.py").write_text("import time; time.sleep(600)")
     program = (
@@ -251,7 +253,7 @@ def test_the_side_process_ends_with_a_killed_parent(tmp_path):
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
     worker = psutil.Process(int(parent.stdout.readline()))
-    time.sleep(1.0)  # it is up, and sleeps in the import
+    time.sleep(seconds)  # after a second it is up, and sleeps in the import
     assert _alive(worker)
     parent.kill()
     parent.wait()
@@ -384,6 +386,11 @@ def test_a_cache_that_holds_fewer_requests_than_the_load(fake, tmp_path, monkeyp
         checked = check(busy, fake(answer), device_bytes=2 * 2**20)
         assert len(checked.warnings) == (load > fits), checked.warnings
         assert all(f"at most {fits} of these requests" in w for w in checked.warnings)
+    for load in (2 * fits, 2 * fits + 1):  # two replicas, two caches
+        target = Target(model=model, engine_args=("--data-parallel-size", "2"))
+        busy = plan.model_copy(update={"concurrencies": (load,), "target": target})
+        warnings = check(busy, fake(answer), device_bytes=2 * 2**20).warnings
+        assert any(f"at most {2 * fits} of these" in w for w in warnings) == (load > 2 * fits)
 
 
 def cards(*sizes):
@@ -435,6 +442,10 @@ def test_graphs_that_are_too_small_for_a_load(fake):
     assert told(fake, plan, capture_sizes=sizes, cudagraph_mode="NONE").warnings == ()
     assert told(fake, plan).warnings == ()  # not known
     assert told(fake, plan, capture_sizes=sizes, max_num_seqs=5).warnings == ()  # never six
+    for replicas, warns in (("1", 1), ("2", 0)):  # three requests each
+        target = Target(model="org/model", engine_args=("-dp", replicas))
+        shared = plan.model_copy(update={"target": target})
+        assert len(told(fake, shared, capture_sizes=sizes).warnings) == warns
 
 
 @pytest.mark.parametrize(
@@ -477,7 +488,18 @@ OLDER_VLLM = {  # where it had its parser before 0.30, without most of what is t
                     if args.size == 7:
                         raise OSError("No such thing: '7'.\\nPlease verify:\\n1. this\\n")
                     model = SimpleNamespace(max_model_len=Config(size=args.size).size)
-                    return SimpleNamespace(model_config=model)
+                    if args.size == 9:
+                        model.get_diff_sampling_param = lambda: {"min_p": 0.1, "top_k": 20}
+                    if args.size != 8:
+                        return SimpleNamespace(model_config=model)
+                    def broken():
+                        raise RuntimeError("no generation_config.json")
+                    model.get_diff_sampling_param = broken
+                    return Raising(model_config=model)
+                class Raising(SimpleNamespace):
+                    @property
+                    def use_v2_model_runner(self):
+                        raise ValueError("this needs the V2 runner")
                 return SimpleNamespace(create_engine_config=create_engine_config)
     """,
 }
@@ -515,6 +537,18 @@ def test_what_an_older_version_does_not_say_is_none(older):
     verdict = older.check(["--model", "m", "--size", "2"], [[{"role": "user", "content": "a"}]])
     assert verdict.ok and verdict.tokens is None  # it has no tokenizer either
     assert verdict.facts == EngineFacts(max_model_len=2)
+
+
+def test_sampling_is_told_as_it_is(older):
+    verdict = older.check(["--model", "m", "--size", "9"])
+    assert verdict.facts.sampling == {"min_p": 0.1, "top_k": 20}
+
+
+def test_a_fact_that_raises_is_none_and_ends_nothing(older):
+    """vLLM 0.32 does so: VllmConfig.use_v2_model_runner of HiSparse on the V1 runner."""
+    verdict = older.check(["--model", "m", "--size", "8"])
+    assert (verdict.ok, verdict.facts) == (True, EngineFacts(max_model_len=8))
+    assert older.check(["--model", "m", "--size", "2"]).facts == EngineFacts(max_model_len=2)
 
 
 # ------------------------------------------------------------------------- vLLM's own validators

@@ -15,6 +15,7 @@ MAJOR = ("vllm", "runtime")  # only their major version: newer versions are what
 SIDES = (
     "model", "engine", "workload", "workload_sha256", "temperature", "max_tokens", "engine_args",
 )  # fmt: skip
+CHOICE = {"num_speculative_tokens", "num_speculative_tokens_per_batch_size"}  # has its verdict
 BROKEN = "broken_reference"
 FIELDS = (*SIDES, *SAME, *MAJOR, "cpu", BROKEN)
 
@@ -44,7 +45,20 @@ def differences(
         one, other = getattr(reference, field), getattr(measured, field)
         if None not in (one, other) and one != other:
             found.append(_difference(field, one, other, field not in allowed))
+    found += _configurations(reference, measured)
     return (*found, *_environments(reference.environment, measured.environment, allowed))
+
+
+def _configurations(reference: CheckSide, measured: CheckSide) -> list[Difference]:
+    """Another drafter, or another key of its configuration, of one method: said, never refused."""
+    one, other = reference.speculative_config, measured.speculative_config
+    if one is None or other is None or reference.method != measured.method:
+        return []
+    return [
+        _difference(f"speculative_config.{key}", one.get(key), other.get(key), False)
+        for key in sorted((one.keys() | other.keys()) - CHOICE)
+        if one.get(key) != other.get(key)
+    ]
 
 
 def _environments(

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from autotune import stats
-from autotune.check import recording as check_recording
 from autotune.check.recommendation import recommended_side
+from autotune.check.recording import recorded_side
 from autotune.documents import parsed
 from autotune.errors import ConfigurationError
 from autotune.records import CheckReport, CheckSide
@@ -25,13 +24,11 @@ def load_side(path: str | Path, noise: float = stats.ASSUMED_NOISE) -> CheckSide
     _, document = parsed(path)
     kind = require_schema(document, path)
     if kind == "spectune.recording":
-        return check_recording.recorded_side(path, noise)
-    readers: dict[str, Callable[[], CheckSide]] = {
-        "spectune.recommendation": lambda: recommended_side(document, str(path), noise),
-        "spectune.check": lambda: _checked_side(document, str(path)),
-    }
+        return recorded_side(path, noise)
     try:
-        return readers[kind]()
+        if kind == "spectune.check":
+            return _checked_side(document, str(path))
+        return recommended_side(document, str(path), noise)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) + ": " if first["loc"] else ""

@@ -99,12 +99,7 @@ def _open(
             f"{reference.source} names no speculative_config: an engine cannot be started for it",
             hint="check the recommendation of a study on an engine, or compare with --against",
         )
-    stated = tuple(load for load in loads if load is not None)
-    if len(stated) < len(loads):
-        raise ConfigurationError(
-            f"{reference.source} does not say at which load it was measured",
-            hint="compare it with another result: --against FILE",
-        )
+    stated = _stated(reference, loads)
     model = resolve_model(request.model or reference.model, request.catalog)
     workload = load_workload(
         request.workload or reference.workload,
@@ -130,6 +125,17 @@ def _open(
         warnings=workload_warnings(workload),
     )
     return plan, Configuration(space, n, _tiers(config))
+
+
+def _stated(reference: CheckSide, loads: tuple[int | None, ...]) -> tuple[int, ...]:
+    """The loads, where the reference knows them: an engine must not be measured at another one."""
+    stated = tuple(load for load in loads if load is not None)
+    if len(stated) < len(loads):
+        raise ConfigurationError(
+            f"{reference.source} does not say at which load it was measured",
+            hint="compare it with another result: --against FILE",
+        )
+    return stated
 
 
 def _settings(request: CheckRequest) -> Settings:

@@ -16,7 +16,9 @@ from autotune.records import BASELINE, CheckRow, CheckSide, Figure, PromptDrafts
 MEASURED = ("confirmed", "probed")
 ROUNDING = 0.005  # of figures that were written with two digits
 BROKEN_LENGTH, BROKEN_FIRST = 1.1, 0.1  # a drafter below either does not work
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+# beyond these no measurement lies, and arithmetic overflows
+Positive = Annotated[float, Field(gt=1e-9, lt=1e12)]
+Confidence = Annotated[float, Field(ge=0.5, lt=1)]
 Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
@@ -28,7 +30,7 @@ class Ratio(Lenient):
     value: Positive
     low: Positive
     high: Positive
-    confidence: float = Field(ge=0.5, lt=1)
+    confidence: Confidence
 
     @model_validator(mode="after")
     def _around_the_value(self) -> Ratio:
@@ -42,14 +44,14 @@ class Bounds(Lenient):
 
     low: Rate
     high: Rate
-    confidence: float = Field(ge=0.5, lt=1)
+    confidence: Confidence
 
 
 class Work(Lenient):
     name: str
     sha256: str | None = None
     num_prompts: int | None = None
-    temperature: float | None = None
+    temperature: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     max_tokens: int | None = None
 
 
@@ -67,7 +69,7 @@ class Candidate(Lenient):
     status: str
     output_tokens_per_second: Positive | None = None
     speedup: Ratio | None = None
-    acceptance_length: float | None = Field(default=None, ge=1, allow_inf_nan=False)
+    acceptance_length: float | None = Field(default=None, ge=1, lt=1e12, allow_inf_nan=False)
     acceptance_length_interval: Ratio | None = None
     per_position_acceptance_rates: tuple[Rate, ...] | None = None
     per_position_acceptance_intervals: tuple[Bounds, ...] | None = None

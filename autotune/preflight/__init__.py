@@ -9,7 +9,7 @@ only late (`rules.py`), memory (`memory.py`, `memory_estimate.py`) and graph cap
 from __future__ import annotations
 
 from autotune.engines import Progress
-from autotune.engines.arguments import check_engine_args, read_flags
+from autotune.engines.arguments import check_engine_args, data_parallel_size, read_flags
 from autotune.models.facts import read_facts
 from autotune.preflight.capture import capture_advice, uncaptured
 from autotune.preflight.client import EngineFacts, ValidatorError
@@ -72,7 +72,12 @@ def _advise_capture(ledger: Ledger, space: MethodSpace) -> None:
         n: () if facts.cudagraph_mode == "NONE" else facts.capture_sizes
         for n, facts in known.items()
     }
-    found = uncaptured(ledger.plan.concurrencies, sizes, ledger.baseline.max_num_seqs)
+    found = uncaptured(
+        ledger.plan.concurrencies,
+        sizes,
+        ledger.baseline.max_num_seqs,
+        data_parallel_size(ledger.plan.target.engine_args),
+    )
     if advice := capture_advice(space.method, found):
         ledger.warnings.append(advice)
 

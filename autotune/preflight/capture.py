@@ -6,6 +6,7 @@ factor of five (6 requests, N=6: 42 tokens with sizes up to 40, 25 tokens a seco
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from autotune.records import Record
@@ -22,15 +23,20 @@ class Uncaptured(Record):
     largest: int  # captured
 
 
-def step_tokens(concurrency: int, n: int, max_num_seqs: int | None) -> int:
-    """Tokens of one step with all requests in it; vLLM runs at most `max_num_seqs` at a time."""
-    return min(concurrency, max_num_seqs or concurrency) * (n + 1)
+def step_tokens(concurrency: int, n: int, max_num_seqs: int | None, replicas: int = 1) -> int:
+    """Tokens of one step with all requests in it; vLLM runs at most `max_num_seqs` at a time.
+
+    Data parallel replicas share the requests: the busiest has as many as an even split gives it.
+    """
+    requests = math.ceil(concurrency / replicas)
+    return min(requests, max_num_seqs or requests) * (n + 1)
 
 
 def uncaptured(
     concurrencies: Sequence[int | None],
     captured: Mapping[int, Sequence[int] | None],
     max_num_seqs: int | None = None,
+    replicas: int = 1,
 ) -> list[Uncaptured]:
     """Where steps are larger than what is captured for that N (`captured`: N -> sizes in tokens).
 
@@ -41,7 +47,7 @@ def uncaptured(
         for load in concurrencies
         for n, sizes in captured.items()
         if load is not None and sizes
-        if (tokens := step_tokens(load, n, max_num_seqs)) > max(sizes)
+        if (tokens := step_tokens(load, n, max_num_seqs, replicas)) > max(sizes)
     ]
 
 

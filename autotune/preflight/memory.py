@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.engines.arguments import read_flags
+from autotune.engines.arguments import data_parallel_size, read_flags
 from autotune.preflight.ledger import Ledger
 from autotune.preflight.memory_estimate import MemoryEstimate, expected_memory
 from autotune.records import MethodSpace
@@ -35,6 +35,8 @@ def look_at_memory(ledger: Ledger, device_bytes: int | None) -> None:
 
 
 def _few(ledger: Ledger, space: MethodSpace, estimate: MemoryEstimate, requests: int) -> None:
+    """`requests` is what one device holds; each data parallel replica has a cache of its own."""
+    requests *= data_parallel_size(ledger.plan.target.engine_args)
     busiest = max((load for load in ledger.plan.concurrencies if load is not None), default=0)
     if requests < busiest:
         ledger.warnings.append(

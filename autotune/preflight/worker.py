@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import sys
 import threading
@@ -25,6 +26,8 @@ PARSERS = ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_a
 PARSER_CLASSES = ("vllm.utils.argparse_utils", "vllm.utils")
 
 TOKENIZERS = ("vllm.tokenizers", "vllm.tokenizers.registry", "vllm.transformers_utils.tokenizer")
+
+LAST_SECONDS = 3.0  # after stdin has ended, for what was asked before
 
 # What is told of an accepted configuration: name -> where it stands in VllmConfig.
 FACTS = {
@@ -52,7 +55,7 @@ def main() -> None:
     # Whatever vLLM prints goes to stderr: stdout carries answers only.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=end_with_input, daemon=True).start()
     version, build = load()
     tell(answers, {"ready": version})
     for line in sys.stdin:
@@ -60,10 +63,15 @@ def main() -> None:
         tell(answers, answer(build, asked["arguments"], asked.get("chats", [])))
 
 
-def end_with(parent: int) -> None:
-    """Nothing is left behind where spectune was killed while vLLM is busy."""
-    while os.getppid() == parent:
-        time.sleep(1)
+def end_with_input() -> None:
+    """Nothing is left behind where spectune was killed while vLLM is busy: its pipe hangs up.
+
+    The parent's pid would not do: it may be gone before we ask for it, or be a wrapper of ours.
+    """
+    pipe = select.poll()
+    pipe.register(0, 0)  # a hang-up is told without being asked for
+    pipe.poll()
+    time.sleep(LAST_SECONDS)
     os.killpg(os.getpgrp(), signal.SIGKILL)  # the group is ours: it was started as a session
 
 
@@ -113,8 +121,8 @@ def answer(
         return {"ok": False, "error": f"vllm serve would end at once (exit status {end.code})"}
     except Exception as error:  # noqa: BLE001  (whatever vLLM raises is its verdict)
         return {"ok": False, "error": said(error)}
-    facts = {name: plain(walk(config, path)) for name, path in FACTS.items()}
-    told = {"ok": True, "facts": {**facts, "sampling": sampling(config)}}
+    facts = {name: fact(walk, config, path) for name, path in FACTS.items()}
+    told = {"ok": True, "facts": {**facts, "sampling": fact(sampling, config)}}
     return {**told, "tokens": lengths(config, chats)} if chats else told
 
 
@@ -156,11 +164,20 @@ def said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
+def fact(read: Callable[..., Any], *of: Any) -> Any:
+    """None where vLLM raises in place of telling: what it has accepted stays accepted."""
+    try:
+        return read(*of)
+    except Exception as error:  # noqa: BLE001  (it is a service, not a verdict)
+        print(f"not told: {said(error)}", file=sys.stderr)
+        return None
+
+
 def walk(config: Any, path: str) -> Any:
     """None where this version has no such field."""
     for name in path.split("."):
         config = getattr(config, name, None)
-    return config
+    return plain(config)
 
 
 def plain(value: Any) -> Any:
