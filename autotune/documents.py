@@ -1,4 +1,4 @@
-"""Reading the JSON documents that people keep and exchange: recordings and recommendations."""
+"""The documents that people keep and exchange: recordings and recommendations; files are written."""
 
 from __future__ import annotations
 
@@ -54,6 +54,17 @@ def read_document(path: str | Path, what: str, schema: str) -> tuple[str, dict[s
             hint=f'a {what} is a JSON object with "schema": "{schema}"',
         )
     return text, document
+
+
+def save(text: str, path: Path, hint: str | None = None) -> None:
+    """Write a file; raises ConfigurationError where that is not possible.
+
+    What UTF-8 cannot hold (a lone surrogate, of a file name that is not UTF-8) is written escaped.
+    """
+    try:
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise ConfigurationError(f"cannot write {path}: {error.strerror}", hint) from error
 
 
 def load_recommendation(path: str | Path) -> Recommendation:

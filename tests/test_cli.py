@@ -724,7 +724,7 @@ def test_export_of_an_unfinished_study(spectune, monkeypatch):
     assert spectune(*REPLAY)[0] == 130
     code, out, err = spectune("export")
     assert (code, out) == (2, "")
-    assert "no recommendation yet" in err and "resumes" in err
+    assert "no recommendation: it is interrupted" in err and "continues it" in err
 
 
 # --------------------------------------------------------------------------------- the process

@@ -44,7 +44,7 @@ def command(
     STUDY is an id, maybe shortened; FILE.json is what `run -o` wrote. A form that cannot say what
     was measured is refused.
     """
-    from autotune.cli.studies import write
+    from autotune.documents import save
     from autotune.errors import ConfigurationError
     from autotune.export import export, remarks
 
@@ -62,7 +62,7 @@ def command(
     if output is None:
         click.echo(text)
     else:
-        write(output, text + "\n")
+        save(text + "\n", output)
         click.echo(f"wrote {output}", err=True)
 
 
