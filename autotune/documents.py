@@ -1,4 +1,4 @@
-"""The documents that people keep and exchange: recordings and recommendations; files are written."""
+"""The documents that people keep and exchange: read, checked, and written."""
 
 from __future__ import annotations
 
