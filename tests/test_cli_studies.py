@@ -353,6 +353,16 @@ def test_two_studies_for_people(url, pair):
     assert not verdicts.search(text)
 
 
+def test_the_loads_of_two_studies_are_in_order(url):
+    ids = []
+    for loads in ((32, 8), (1, 64)):
+        with open_study(url, make_plan(concurrencies=loads)) as study:
+            study.finish(make_recommendation(study.plan, study.id))
+            ids.append(study.id)
+    document = json.loads(run(url, "show", *ids, "--json").stdout)
+    assert [pair["concurrency"] for pair in document["loads"]] == [1, 8, 32, 64]
+
+
 def test_a_study_beside_itself_and_beside_one_without_answer(url, pair, tmp_path):
     text = run(url, "show", pair[0], pair[0]).stdout
     assert "both were asked the same" in text
