@@ -28,7 +28,7 @@ FORMS = ("json", "command", "speculative-config", "config", "env", "helm", "kube
 @option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     variable="SPECTUNE_EXPORT_OUTPUT",
-    help="Write to this file.",
+    help="Write to this file; - is stdout.",
 )  # fmt: skip
 @click.pass_context
 def command(
@@ -53,7 +53,11 @@ def command(
         if all(both):
             raise click.UsageError(f"--json and --format {form} exclude each other", ctx)
         form = form if both[0] else "json"  # the command line wins over a variable
-    if form == "config" and output is not None and output.suffix not in (".yaml", ".yml"):
+    if (
+        form == "config"
+        and output not in (None, Path("-"))
+        and output.suffix not in (".yaml", ".yml")
+    ):
         raise ConfigurationError(f"vLLM takes a --config file only as .yaml or .yml, not {output}")
     recommendation = find(source, storage)
     text = export(recommendation, form)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import removal
+from autotune.cli.options import STDOUT, option, storage
 from autotune.cli.options import as_json as as_json_option
-from autotune.cli.options import option, storage
 
 if TYPE_CHECKING:
     from autotune.store import StoredStudy, StudyInfo
@@ -51,7 +51,7 @@ def list_command(storage: str | None, as_json: bool) -> None:
 @option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     variable="SPECTUNE_SHOW_OUTPUT",
-    help="Write the JSON document to this file.",
+    help="Write the JSON document to this file; - is stdout.",
 )  # fmt: skip
 def show_command(
     study_id: str | None,
@@ -118,7 +118,7 @@ def _give(document: dict[str, Any], output: Path | None) -> None:
     """One JSON document, on stdout or in a file."""
     from autotune.documents import save
 
-    if output is None:
+    if output is None or output == STDOUT:
         click.echo(_json(document))
     else:
         save(_json(document) + "\n", output)
