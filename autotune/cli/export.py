@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.options import on_command_line, option, storage
+from autotune.cli.options import STDOUT, on_command_line, option, storage
 
 if TYPE_CHECKING:
     from autotune.records import Recommendation
@@ -53,11 +53,9 @@ def command(
         if all(both):
             raise click.UsageError(f"--json and --format {form} exclude each other", ctx)
         form = form if both[0] else "json"  # the command line wins over a variable
-    if (
-        form == "config"
-        and output not in (None, Path("-"))
-        and output.suffix not in (".yaml", ".yml")
-    ):
+    if output == STDOUT:
+        output = None
+    if form == "config" and output is not None and output.suffix not in (".yaml", ".yml"):
         raise ConfigurationError(f"vLLM takes a --config file only as .yaml or .yml, not {output}")
     recommendation = find(source, storage)
     text = export(recommendation, form)
