@@ -293,6 +293,12 @@ def test_the_time_of_other_loads_is_promised_only_where_it_is_left_out(url):
     assert (len(many.figures), OTHERS in many.note) == (7, True)
 
 
+def test_the_prompts_of_a_recording_are_not_vouched_for(url):
+    assert section(finished(url), "speedup").note.endswith("on the same prompts.")
+    recorded = section(recording_report(MATH500), "speedup").note
+    assert recorded.endswith("without speculation, by the table’s own baseline.")
+
+
 def test_why_throughput_against_load_is_missing(url):
     """Two loads, both with a candidate, one with a baseline: it is not the candidate that lacks."""
     report = finished(url).model_copy(update={"loads": (1, 8)})
