@@ -1,4 +1,4 @@
-"""Reading the JSON documents that people keep and exchange: recordings and recommendations."""
+"""The documents that people keep and exchange: read, checked, and written."""
 
 from __future__ import annotations
 
@@ -82,6 +82,17 @@ def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(key for key in keys if keys.count(key) > 1)
         raise ValueError(f"the key {twice!a} stands twice in one object")
     return content
+
+
+def save(text: str, path: Path, hint: str | None = None) -> None:
+    """Write a file; raises ConfigurationError where that is not possible.
+
+    What UTF-8 cannot hold (a lone surrogate, of a file name that is not UTF-8) is written escaped.
+    """
+    try:
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise ConfigurationError(f"cannot write {path}: {error.strerror}", hint) from error
 
 
 def load_recommendation(path: str | Path) -> Recommendation:

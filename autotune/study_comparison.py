@@ -123,7 +123,7 @@ def _pair(first: CandidateResult, second: CandidateResult) -> CandidatePair:
 
 
 def _loads(first: StoredStudy, second: StoredStudy) -> tuple[LoadPair, ...]:
-    loads = dict.fromkeys([*first.plan.concurrencies, *second.plan.concurrencies])
+    loads = {*first.plan.concurrencies, *second.plan.concurrencies}
     return tuple(
         LoadPair(
             concurrency=load,
@@ -132,7 +132,7 @@ def _loads(first: StoredStudy, second: StoredStudy) -> tuple[LoadPair, ...]:
             first_baseline_tokens_per_second=_baseline(first, load),
             second_baseline_tokens_per_second=_baseline(second, load),
         )
-        for load in loads
+        for load in sorted(loads, key=lambda load: load or 0)
     )
 
 

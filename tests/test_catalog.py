@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from autotune.cli.models import command
 from autotune.errors import ConfigurationError
 from autotune.machine.environment import EngineInfo
 from autotune.models.candidates import build_spaces
-from autotune.models.catalog import load_catalog, resolve_model
+from autotune.models.catalog import is_hub_id, load_catalog, resolve_model
 from autotune.models.wanted import parse_drafters, parse_lengths, parse_methods
 
 ROCM = EngineInfo(python="python", vllm="0.32.0", platform="rocm", packages={"arctic_inference"})
@@ -134,6 +138,20 @@ def test_any_hub_id_passes():
     )
 
 
+@given(st.text(alphabet="aZ0_-./ ~é\0", max_size=12).map(lambda text: f"a{text}"))
+@example("org/name.git")
+@example("org/a--b")
+@example("org/" + "x" * 97)
+def test_hub_ids_are_those_of_the_hub(name):
+    """Of huggingface_hub's own check; here the organisation is not optional."""
+    try:
+        validate_repo_id(name)
+        valid = "/" in name
+    except HFValidationError:
+        valid = False
+    assert is_hub_id(name) is valid
+
+
 def test_local_folder_wins(tmp_path):
     checkpoint(tmp_path / "Qwen3-8B")
     model = resolve_model("Qwen3-8B")
@@ -159,6 +177,8 @@ def test_local_folder_without_config_is_an_error(tmp_path):
         ("/no/such/folder", "existing folder"),
         ("a/b/c", "existing folder"),
         ("~nobody-here/x", "existing folder"),
+        ("my models/x", "existing folder"),
+        ("org/..", "existing folder"),
         ("x\0y", "org/name"),
         ("x" * 5000, "org/name"),
     ],

@@ -696,6 +696,12 @@ def test_export_forms(spectune, stored):
     assert words[3] == "--speculative-config" and json.loads(words[4]) == CONFIG
 
 
+def test_a_dash_is_stdout(spectune, stored, tmp_path):
+    assert spectune("export", stored, "-o", "-") == spectune("export", stored)
+    assert spectune("studies", "show", "-o", "-") == spectune("studies", "show", "--json")
+    assert not (tmp_path / "-").exists()
+
+
 def test_export_json_is_a_format(spectune, stored, monkeypatch):
     document = spectune("export", stored)
     assert spectune("export", "--json") == document
@@ -724,7 +730,7 @@ def test_export_of_an_unfinished_study(spectune, monkeypatch):
     assert spectune(*REPLAY)[0] == 130
     code, out, err = spectune("export")
     assert (code, out) == (2, "")
-    assert "no recommendation yet" in err and "resumes" in err
+    assert "no recommendation: it is interrupted" in err and "continues it" in err
 
 
 # --------------------------------------------------------------------------------- the process

@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from store_samples import BASE, LIVE, make_block, make_plan, make_recommendation, make_window
 
 from autotune.cli.studies import command
-from autotune.errors import StorageError
+from autotune.documents import save
+from autotune.errors import ConfigurationError, StorageError
 from autotune.records import (
     CandidateResult,
     Environment,
@@ -108,7 +109,7 @@ def test_show_json_is_the_recommendation(url, done):
     assert document["serve_command"].startswith("vllm serve")
     del document["serve_command"]
     assert Recommendation.model_validate(document).study == done
-    with pytest.raises(StorageError, match="has no recommendation: it is interrupted"):
+    with pytest.raises(ConfigurationError, match="has no recommendation: it is interrupted"):
         run(url, "show", "--json")
 
 
@@ -122,8 +123,14 @@ def test_show_writes_files(url, done, tmp_path):
     assert document["baseline"][0]["output_tokens_per_second"] == 100.0
     run(url, "show", done, "-o", str(file))
     assert json.loads(file.read_text())["study"] == done
-    with pytest.raises(StorageError, match="cannot write"):
+    with pytest.raises(ConfigurationError, match="cannot write"):
         run(url, "show", done, "-o", str(tmp_path / "no" / "r.json"))
+
+
+def test_text_that_is_no_utf8_is_written_escaped(tmp_path):
+    """Of a path that the file system gave: JSON reads the escape as the very same path."""
+    save(json.dumps({"path": "caf\udce9"}, ensure_ascii=False), tmp_path / "r.json")
+    assert json.loads((tmp_path / "r.json").read_text()) == {"path": "caf\udce9"}
 
 
 def test_show_unknown(url, done):
@@ -221,7 +228,7 @@ def test_rm_by_age_and_by_name(url, three):
 
 @pytest.mark.parametrize("age", ["30", "d", "-1d", "1y", "soon"])
 def test_rm_wants_an_age(url, three, age):
-    with pytest.raises(StorageError, match="is not an age"):
+    with pytest.raises(ConfigurationError, match="is not an age"):
         run(url, "rm", "--older-than", age, "-y")
     assert ids(url) == three
 
@@ -344,6 +351,16 @@ def test_two_studies_for_people(url, pair):
     assert f"measured in one only: 1 in {pair[0]}, 1 in {pair[1]}" in text
     verdicts = re.compile(r"\b(better|worse|faster|slower|regress|improve|significant)", re.I)
     assert not verdicts.search(text)
+
+
+def test_the_loads_of_two_studies_are_in_order(url):
+    ids = []
+    for loads in ((32, 8), (1, 64)):
+        with open_study(url, make_plan(concurrencies=loads)) as study:
+            study.finish(make_recommendation(study.plan, study.id))
+            ids.append(study.id)
+    document = json.loads(run(url, "show", *ids, "--json").stdout)
+    assert [pair["concurrency"] for pair in document["loads"]] == [1, 8, 32, 64]
 
 
 def test_a_study_beside_itself_and_beside_one_without_answer(url, pair, tmp_path):

@@ -334,3 +334,9 @@ def test_models_tells_what_each_method_keeps(tmp_path):
     assert memory["draft_model"]["kv_bytes_per_token"] == 256 + 64
     rows = {tuple(line.split()) for line in CliRunner().invoke(cli, arguments).stdout.splitlines()}
     assert ("draft_model", "0.0", "GiB", "0.0", "GiB", "0.3", "KiB", "-", "-") in rows
+
+
+def test_no_table_of_memory_where_nothing_is_known():
+    """ngram has a drafter of 0 bytes: alone that says nothing."""
+    found = CliRunner().invoke(cli, ["models", "org/absent"], env={"HF_HUB_OFFLINE": "1"})
+    assert "ngram" in found.stdout and "MEMORY" not in found.stdout

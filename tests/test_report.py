@@ -31,6 +31,7 @@ from autotune.report.data import Row
 from autotune.report.events import timeline
 from autotune.report.markdown import escaped, fenced
 from autotune.report.sections import build
+from autotune.report.text import LEGEND
 from autotune.store import EngineStart, StoredWindow, load_study, open_study
 
 MATH500 = PUBLISHED / "s01-gemma-4-31b-it-math500.json"
@@ -292,6 +293,12 @@ def test_the_time_of_other_loads_is_promised_only_where_it_is_left_out(url):
     assert (len(many.figures), OTHERS in many.note) == (7, True)
 
 
+def test_the_prompts_of_a_recording_are_not_vouched_for(url):
+    assert section(finished(url), "speedup").note.endswith("on the same prompts.")
+    recorded = section(recording_report(MATH500), "speedup").note
+    assert recorded.endswith("without speculation, by the table’s own baseline.")
+
+
 def test_why_throughput_against_load_is_missing(url):
     """Two loads, both with a candidate, one with a baseline: it is not the candidate that lacks."""
     report = finished(url).model_copy(update={"loads": (1, 8)})
@@ -513,6 +520,12 @@ def test_text_plots_speedups_on_one_scale(url):
     assert lines[0] == "acme/small on sums: Use mtp with 3 speculative tokens"
     (line,) = [line for line in lines if line.startswith("mtp N=3  2.00x [1.90, 2.10]  ")]
     assert line.removeprefix("mtp N=3  2.00x [1.90, 2.10]  ") == "|" + " " * 37 + "-----#----"
+
+
+def test_text_explains_marks_only_where_there_are_some(url):
+    assert LEGEND in render(finished(url), "text")
+    nothing = finished(url).model_copy(update={"rows": ()})
+    assert LEGEND not in render(nothing, "text")
 
 
 def test_text_cannot_steer_the_terminal(url):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.options import on_command_line, option, storage
+from autotune.cli.options import STDOUT, on_command_line, option, storage
 
 if TYPE_CHECKING:
     from autotune.records import Recommendation
@@ -28,7 +28,7 @@ FORMS = ("json", "command", "speculative-config", "config", "env", "helm", "kube
 @option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     variable="SPECTUNE_EXPORT_OUTPUT",
-    help="Write to this file.",
+    help="Write to this file; - is stdout.",
 )  # fmt: skip
 @click.pass_context
 def command(
@@ -44,7 +44,7 @@ def command(
     STUDY is an id, maybe shortened; FILE.json is what `run -o` wrote. A form that cannot say what
     was measured is refused.
     """
-    from autotune.cli.studies import write
+    from autotune.documents import save
     from autotune.errors import ConfigurationError
     from autotune.export import export, remarks
 
@@ -53,6 +53,8 @@ def command(
         if all(both):
             raise click.UsageError(f"--json and --format {form} exclude each other", ctx)
         form = form if both[0] else "json"  # the command line wins over a variable
+    if output == STDOUT:
+        output = None
     if form == "config" and output is not None and output.suffix not in (".yaml", ".yml"):
         raise ConfigurationError(f"vLLM takes a --config file only as .yaml or .yml, not {output}")
     recommendation = find(source, storage)
@@ -62,7 +64,7 @@ def command(
     if output is None:
         click.echo(text)
     else:
-        write(output, text + "\n")
+        save(text + "\n", output)
         click.echo(f"wrote {output}", err=True)
 
 

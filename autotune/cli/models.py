@@ -185,12 +185,15 @@ def _facts(facts: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in named.items() if value is not None)
 
 
+SIZES = ("weight_bytes", "drafter_bytes", "kv_bytes_per_token", "left_bytes")
+
+
 def _memory_table(methods: list[dict[str, Any]]) -> str:
     """Expected memory, by method; empty where nothing at all is known."""
     known = [space for space in methods if space["memory"]]
+    if not any(space["memory"][size] for space in known for size in SIZES):
+        return ""  # a method without a drafter has one of 0 bytes, and that is no news
     rows = [(space["method"], *_sizes(space["memory"])) for space in known]
-    if all(set(row[1:]) == {"-"} for row in rows):
-        return ""
     heading = ("MEMORY", "TARGET", "DRAFTER", "KV/TOKEN", "LEFT FOR KV", "TOKENS")
     notes = dict.fromkeys(note for space in known for note in space["memory"]["notes"])
     below = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -10,6 +11,7 @@ import click
 if TYPE_CHECKING:
     from autotune.engines import Engine, Offer
 
+STDOUT = Path("-")  # as the value of -o
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

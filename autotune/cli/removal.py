@@ -12,7 +12,7 @@ import click
 
 from autotune.cli.options import as_json as as_json_option
 from autotune.cli.options import option, storage
-from autotune.errors import StorageError
+from autotune.errors import ConfigurationError, StorageError
 
 if TYPE_CHECKING:
     from autotune.store import StudyInfo
@@ -64,10 +64,12 @@ def command(
 
 
 def parse_age(text: str) -> float:
-    """ "30d", "12h", "4w" -> seconds. Raises StorageError for anything else."""
+    """ "30d", "12h", "4w" -> seconds. Raises ConfigurationError for anything else."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([hdw])\s*", text)
     if found is None:
-        raise StorageError(f"--older-than {text!r} is not an age", hint="write 12h, 30d or 4w")
+        raise ConfigurationError(
+            f"--older-than {text!r} is not an age", hint="write 12h, 30d or 4w"
+        )
     return float(found[1]) * AGES[found[2]]
 
 

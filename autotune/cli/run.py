@@ -206,12 +206,9 @@ def require_writable(file: Path, taken: Sequence[Path]) -> None:
 
 
 def write(file: Path, text: str) -> None:
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(
-            f"cannot write {file}: {error.strerror}", hint="`spectune studies show -o FILE`"
-        ) from error
+    from autotune.documents import save
+
+    save(text, file, hint="`spectune studies show -o FILE`")
 
 
 def timeouts(options: dict[str, Any]) -> dict[str, float]:

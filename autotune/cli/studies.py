@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import removal
+from autotune.cli.options import STDOUT, option, storage
 from autotune.cli.options import as_json as as_json_option
-from autotune.cli.options import option, storage
-from autotune.errors import StorageError
 
 if TYPE_CHECKING:
     from autotune.store import StoredStudy, StudyInfo
@@ -52,7 +51,7 @@ def list_command(storage: str | None, as_json: bool) -> None:
 @option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     variable="SPECTUNE_SHOW_OUTPUT",
-    help="Write the JSON document to this file.",
+    help="Write the JSON document to this file; - is stdout.",
 )  # fmt: skip
 def show_command(
     study_id: str | None,
@@ -68,6 +67,7 @@ def show_command(
     studies: what differs in what was asked and where it ran, each load's choice, and every
     candidate that both measured. There is no verdict in it: that is `spectune check`.
     """
+    from autotune.export import recommendation_of
     from autotune.store import as_recording, load_study
 
     study = load_study(storage, study_id)
@@ -79,7 +79,7 @@ def show_command(
     if recording:
         document = as_recording(study.plan, study.windows)
     elif as_json or output:
-        document = _recommendation(study)
+        document = recommendation_of(study).model_dump(mode="json", by_alias=True)
     else:
         _print_summary(study)
         return
@@ -116,27 +116,13 @@ def _show_both(
 
 def _give(document: dict[str, Any], output: Path | None) -> None:
     """One JSON document, on stdout or in a file."""
-    if output is None:
+    from autotune.documents import save
+
+    if output is None or output == STDOUT:
         click.echo(_json(document))
     else:
-        write(output, _json(document) + "\n")
+        save(_json(document) + "\n", output)
         click.echo(f"wrote {output}", err=True)
-
-
-def _recommendation(study: StoredStudy) -> dict[str, Any]:
-    if study.recommendation is None:
-        raise StorageError(
-            f"study {study.info.id} has no recommendation: it is {study.info.state}",
-            hint="the same `spectune run` command continues it; --recording gives what is there",
-        )
-    return study.recommendation.model_dump(mode="json", by_alias=True)
-
-
-def write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _json(document: Any) -> str:

@@ -24,8 +24,9 @@ def recommendation_of(study: StoredStudy) -> Recommendation:
     """Raises ConfigurationError where the study has no result yet."""
     if study.recommendation is None:
         raise ConfigurationError(
-            f"study {study.info.id} has no recommendation yet",
-            hint="run the same `spectune run` command again: it resumes",
+            f"study {study.info.id} has no recommendation: it is {study.info.state}",
+            hint="the same `spectune run` command continues it;"
+            " `spectune studies show --recording` gives what is there",
         )
     return study.recommendation
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.resources
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Literal
@@ -14,6 +15,7 @@ from pydantic import Field, ValidationError
 from autotune.errors import ConfigurationError
 from autotune.records import Record
 
+HUB_ID = re.compile(r"\b[\w.-]{1,96}\b/\b[\w.-]{1,96}\b", re.ASCII)
 VARIABLE = "SPECTUNE_CATALOG"  # a user's own catalogue
 Checked = Literal["source", "unverified"]
 
@@ -139,9 +141,9 @@ def resolve_model(name: str, catalog: str | None = None) -> ResolvedModel:
 
 
 def is_hub_id(name: str) -> bool:
-    """`org/name` with nothing that only a path would have."""
-    org, slash, rest = name.partition("/")
-    return bool(org and slash and rest) and "/" not in rest and name[0] not in "./~"
+    """`org/name` as the Hub allows it (huggingface_hub: validate_repo_id)."""
+    refused = "--" in name or ".." in name or name.endswith(".git")
+    return HUB_ID.fullmatch(name) is not None and not refused
 
 
 def existing_path(name: str) -> Path | None:

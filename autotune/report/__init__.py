@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from autotune.errors import ConfigurationError
+from autotune.documents import save as save
 from autotune.report.data import Report
 
 if TYPE_CHECKING:
@@ -51,11 +51,3 @@ def default_name(report: Report, form: Form) -> str:
     """ "spectune-2ca8d99d96.html": of the study's id or the recording's file name."""
     safe = re.sub(r"[^\w.-]+", "-", report.name).strip("-.") or "report"
     return f"spectune-{safe}.{ENDINGS[form]}"
-
-
-def save(text: str, path: Path) -> None:
-    """Write the file; raises ConfigurationError where that is not possible."""
-    try:
-        path.write_text(text, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise ConfigurationError(f"cannot write {path}: {error.strerror}") from error

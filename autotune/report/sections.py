@@ -45,6 +45,7 @@ def _speedup(report: Report, marks: Marks, keep: Keep) -> Section:
     for i, load in enumerate(report.loads):
         found += keep(f"speedup{i}", at_load(load), by_n.speedup(report, marks, load))
     table = tables.measured_table(report)
+    basis = "on the same prompts" if report.kind == "study" else "by the table’s own baseline"
     legend: tuple[str, ...] = ()
     if report.kind == "study" and found:
         legend = (
@@ -54,7 +55,7 @@ def _speedup(report: Report, marks: Marks, keep: Keep) -> Section:
     return Section(
         id="speedup",
         title="Speed-up against N",
-        note="Output tokens per second over those without speculation, on the same prompts.",
+        note=f"Output tokens per second over those without speculation, {basis}.",
         figures=found,
         tables=(table,) if table else (),
         empty=None if found else "No candidate has been measured against a baseline.",

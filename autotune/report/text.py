@@ -25,13 +25,15 @@ def to_text(report: Report) -> str:
 def _lines(report: Report) -> Iterator[str]:
     yield f"{report.model} on {report.workload}: {headline(report)}"
     yield detail(report)
+    drawn = [r for r in report.rows if r.measured and r.speedup]
     for load in report.loads:
-        rows = [r for r in report.rows if r.load == load and r.measured and r.speedup]
+        rows = [r for r in drawn if r.load == load]
         if rows:
             yield ""
             yield from _plot(rows, load)
     yield ""
-    yield LEGEND
+    if drawn:
+        yield LEGEND
     yield from (f"warning: {warning}" for warning in report.warnings)
     if report.kind == "study":
         yield " ".join(story(report))
