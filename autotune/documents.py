@@ -80,7 +80,7 @@ def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(content) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {ascii(twice)} stands twice in one object")
+        raise ValueError(f"the key {twice!a} stands twice in one object")
     return content
 
 

@@ -192,13 +192,11 @@ def require_writable(file: Path, taken: Sequence[Path]) -> None:
         raise ConfigurationError(f"cannot write {file}: permission denied")
 
 
-def write(file: Path, text: str) -> None:
+def write(file: Path, text: str, hint: str | None = "`spectune studies show -o FILE`") -> None:
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigurationError(
-            f"cannot write {file}: {error.strerror}", hint="`spectune studies show -o FILE`"
-        ) from error
+        raise ConfigurationError(f"cannot write {file}: {error.strerror}", hint=hint) from error
 
 
 def timeouts(options: dict[str, Any]) -> dict[str, float]:
