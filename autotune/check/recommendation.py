@@ -49,7 +49,7 @@ class Work(Lenient):
     name: str
     sha256: str | None = None
     num_prompts: int | None = None
-    temperature: float | None = None
+    temperature: float | None = Field(default=None, allow_inf_nan=False)
     max_tokens: int | None = None
 
 
