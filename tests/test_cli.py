@@ -742,6 +742,12 @@ def test_a_closed_stdout_is_nobody_to_tell(tmp_path, arguments):
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
 
 
+def test_a_package_that_is_missing_is_named(spectune, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    code, _, err = spectune(*REPLAY, "--fresh")
+    assert (code, "the package optuna is missing" in err) == (2, True), err
+
+
 def test_a_storage_whose_name_is_no_text(spectune):
     code, _, err = spectune(*REPLAY, "--storage", "sqlite:///s\udcff.db")
     assert (code, "is not UTF-8" in err) == (2, True)
