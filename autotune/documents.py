@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,9 @@ def parsed(path: str | Path, what: str = "") -> tuple[str, Any]:
         if len(content) > LARGEST:
             raise ConfigurationError(f"{named} is larger than {LARGEST >> 20} MiB")
         text = content.decode("utf-8-sig")
-        document = json.loads(text, object_pairs_hook=_each_key_once)
+        document = json.loads(
+            text, object_pairs_hook=_each_key_once, parse_constant=_finite, parse_float=_finite
+        )
         if "\\u" in text:
             json.dumps(document, ensure_ascii=False).encode()
     except OSError as error:
@@ -73,6 +76,13 @@ def parsed(path: str | Path, what: str = "") -> tuple[str, Any]:
     except (ValueError, RecursionError) as error:  # bad JSON, bad UTF-8, nested without end
         raise ConfigurationError(f"{named} is not JSON: {error}") from error
     return text, document
+
+
+def _finite(text: str) -> float:
+    """NaN and Infinity are no JSON, and 1e999 becomes one of them: no answer could be written."""
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text} is not a finite number")
+    return value
 
 
 def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -337,6 +337,8 @@ INTERVAL = {"low": 0.7, "high": 0.9, "confidence": 0.95}
         (("per_concurrency", 0, "speedup"), {**INTERVAL, "value": 0.8}, "but as a candidate 2.0x"),
         (("candidates", 0, "status"), "failed", "but as a candidate failed"),
         (("candidates", 0, "acceptance_length"), float("inf"), "finite"),
+        (("workload", "temperature"), "nan", "finite"),
+        (("environment", "driver"), float("nan"), "not a finite number"),
         (("candidates", 0, "per_position_acceptance_intervals"), [{"low": 0.7}] * 3, "required"),
         (("candidates", 0, "per_position_acceptance_intervals"),
          [{**INTERVAL, "confidence": 1}] * 3, "less than 1"),

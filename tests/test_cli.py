@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -762,6 +763,25 @@ heavy = {"optuna", "sqlalchemy", "scipy", "numpy", "torch", "vllm", "rich"}
 print(sorted(heavy & set(sys.modules)))
 """
     assert python("-c", code).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("arguments", [REPLAY, ["studies", "list"], ["methods"], ["doctor"]])
+def test_a_closed_stdout_is_nobody_to_tell(tmp_path, arguments):
+    line = f"exec {sys.executable} -m autotune {shlex.join(arguments)} >&-"
+    with contextlib.chdir(tmp_path):
+        done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+
+
+def test_a_package_that_is_missing_is_named(spectune, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    code, _, err = spectune(*REPLAY, "--fresh")
+    assert (code, "the package optuna is missing" in err) == (2, True), err
+
+
+def test_a_storage_whose_name_is_no_text(spectune):
+    code, _, err = spectune(*REPLAY, "--storage", "sqlite:///s\udcff.db")
+    assert (code, "is not UTF-8" in err) == (2, True)
 
 
 def test_the_streams_of_a_real_process(tmp_path):

@@ -267,6 +267,12 @@ def test_a_damaged_study_is_shown_and_can_be_removed(url, three, tmp_path, conte
     assert ids(url) == [three[0], three[2]]
 
 
+def test_a_study_with_a_broken_time_is_listed(url, three, tmp_path):
+    sql(tmp_path, "UPDATE spectune_study SET created_at = ? WHERE name = ?", "[]", three[1])
+    assert {info["id"]: info["created"] for info in listed(url)}[three[1]] == ""
+    assert run(url, "show", three[1]).stdout.startswith(f"study {three[1]}")
+
+
 def test_a_file_that_is_no_database(url, tmp_path):
     (tmp_path / "s.db").write_bytes(b"not a database " * 300)
     for arguments in (["list"], ["show"], ["rm", "x", "-y"], ["rm", "--older-than", "1d", "-y"]):

@@ -9,6 +9,7 @@ import os
 import re
 import sqlite3
 import sys
+import time
 from itertools import chain
 from pathlib import Path
 
@@ -141,6 +142,30 @@ def test_a_tool_that_hangs(bare_machine, monkeypatch):
     monkeypatch.setattr(gpu_tools, "TIMEOUT_SECONDS", 0.2)
     script(bare_machine / "nvidia-smi", "exec /bin/sleep 30")
     assert probe_gpus("cuda") is None
+
+
+def test_a_tool_whose_child_holds_the_pipe_hangs_no_longer(bare_machine, monkeypatch):
+    """amd-smi is a Python script: killing the shell around it is not enough."""
+    monkeypatch.setattr(gpu_tools, "TIMEOUT_SECONDS", 0.2)
+    script(bare_machine / "nvidia-smi", "/bin/sleep 30; true")
+    started = time.monotonic()
+    assert probe_gpus("cuda") is None
+    assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("line", ["[", "{", "x" * 80])
+def test_a_tool_that_prints_without_end(bare_machine, caplog, line):
+    script(bare_machine / "rocm-smi", f"exec /usr/bin/yes '{line}'")
+    started = time.monotonic()
+    assert probe_gpus("rocm") is None
+    assert time.monotonic() - started < 10
+    assert "printed more than 8 MiB" in caplog.text
+
+
+def test_thousands_of_lines_that_could_begin_a_json_value_are_not_all_tried():
+    started = time.monotonic()
+    assert gpu_tools.first_json("[\n" * 2_000_000) is None
+    assert time.monotonic() - started < 10
 
 
 def test_a_tool_that_cannot_be_run(bare_machine):

@@ -221,7 +221,17 @@ def _overwritten(file):
         stream.write(b"\xaa" * (size - 4096))
 
 
-@pytest.mark.parametrize("damage", [_text, _cut, _stub, _overwritten])
+def _no_utf8(file):
+    """Where the schema stands: SQLite quotes it in its own words, which are then no text."""
+    fill(f"sqlite:///{file}")
+    content = file.read_bytes()
+    assert content.count(b"CREATE TABLE spectune_study")
+    file.write_bytes(
+        content.replace(b"CREATE TABLE spectune_study", b"CREATE \xe2\xff\xe2\xffE spectune_study")
+    )
+
+
+@pytest.mark.parametrize("damage", [_text, _cut, _stub, _overwritten, _no_utf8])
 def test_a_damaged_file_is_one_line_at_once(tmp_path, damage):
     file = tmp_path / "s.db"
     damage(file)

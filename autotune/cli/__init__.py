@@ -93,6 +93,9 @@ def invoke(args: Sequence[str] | None = None) -> int:
     except OSError as error:  # a full disk, a closed output
         say(f"error: {error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
         return ConfigurationError.exit_code
+    except ModuleNotFoundError as error:
+        say(f"error: the package {error.name} is missing\nhint: pip install . brings all of them")
+        return ConfigurationError.exit_code
     except Exception as error:  # noqa: BLE001  whatever it is, it must not end as another code
         click.echo(f"internal error: {type(error).__name__}: {error}", err=True)
         click.echo(traceback.format_exc(), err=True, nl=False)

@@ -204,7 +204,7 @@ def _write(file: Path, text: str, report: CheckReport) -> None:
     from autotune.cli import say
 
     try:
-        write(file, text)
+        write(file, text, hint=None)
     except ConfigurationError as error:
         if report.exit_code != 1:
             raise

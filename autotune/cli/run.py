@@ -205,10 +205,10 @@ def require_writable(file: Path, taken: Sequence[Path]) -> None:
         raise ConfigurationError(f"cannot write {file}: permission denied")
 
 
-def write(file: Path, text: str) -> None:
+def write(file: Path, text: str, hint: str | None = "`spectune studies show -o FILE`") -> None:
     from autotune.documents import save
 
-    save(text, file, hint="`spectune studies show -o FILE`")
+    save(text, file, hint)
 
 
 def timeouts(options: dict[str, Any]) -> dict[str, float]:

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import Field
 
 from autotune.errors import ConfigurationError
+from autotune.machine.ask import ask
 from autotune.machine.gpu import Gpus, Platform, probe_gpus
 from autotune.machine.variables import kernel_variables
 from autotune.records import Environment, Record
@@ -110,11 +111,8 @@ def probe_engine(vllm_python: str | None = None) -> EngineInfo:
         python = str(Path(python).expanduser())
     hint = "give the Python that has vLLM installed, e.g. /opt/venv/bin/python"
     try:
-        done = subprocess.run(
-            [python, "-c", _PROBE], capture_output=True, text=True, errors="replace",
-            timeout=TIMEOUT_SECONDS, check=False, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = ask([python, "-c", _PROBE], TIMEOUT_SECONDS)
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise ConfigurationError(f"the interpreter {python} does not run: {error}", hint) from error
     lines = [line for line in done.stdout.splitlines() if line.startswith("spectune-probe ")]
     if not lines:

@@ -6,6 +6,7 @@ not know. Whatever cannot be read is None.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import math
@@ -14,6 +15,7 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+from autotune.machine.ask import ask
 from autotune.records import Record
 
 log = logging.getLogger(__name__)
@@ -23,6 +25,7 @@ TIMEOUT_SECONDS = 20.0
 UNKNOWN = {"", "N/A", "NA", "NONE", "UNKNOWN", "[N/A]", "[NOT SUPPORTED]", "NOT SUPPORTED"}
 # The tools write MB and mean MiB: an MI300X has 196592 "MB", rocm-smi says 196592 * 2**20 bytes.
 UNITS = {"B": 1, "KB": 2**10, "MB": 2**20, "MIB": 2**20, "GB": 2**30, "GIB": 2**30}
+MOST_BANNERS = 100  # lines before the JSON that look like JSON
 LARGEST = 2**53  # bytes, watts, MHz: more is a damaged number
 
 
@@ -90,13 +93,10 @@ def alike(values: Iterable[str | None]) -> str | None:
 
 
 def run_tool(command: list[str]) -> str | None:
-    """What the tool printed, whatever its exit status; None if it cannot be run or hangs."""
+    """What the tool printed, whatever its exit status; None if there is no such answer."""
     try:
-        done = subprocess.run(
-            command, capture_output=True, timeout=TIMEOUT_SECONDS, check=False, text=True,
-            errors="replace", stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = ask(command, TIMEOUT_SECONDS)
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         log.warning("%s: %s", command[0], error)
         return None
     if done.returncode:
@@ -109,7 +109,8 @@ def first_json(text: str) -> Any:
 
     Only what begins a line is tried: an inner object of a truncated list is not the list.
     """
-    for start in re.finditer(r"^\ufeff?(?=[\[{])", text, re.MULTILINE):
+    starts = re.finditer(r"^\ufeff?(?=[\[{])", text, re.MULTILINE)
+    for start in itertools.islice(starts, MOST_BANNERS):
         try:
             return json.JSONDecoder().raw_decode(text, start.end())[0]
         except (ValueError, RecursionError):

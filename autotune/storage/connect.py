@@ -102,6 +102,9 @@ def explained(url: str) -> Iterator[None]:
     except sa.exc.DBAPIError as error:
         message, hint = _explain(str(error.orig).strip(), shown(url))
         raise UnavailableError(message, hint=hint) from error
+    except UnicodeDecodeError as error:  # a text in the file, or in the driver's own words
+        message, hint = _explain("malformed", shown(url))
+        raise UnavailableError(message, hint=hint) from error
     except sa.exc.SQLAlchemyError as error:
         first_line = str(error).partition("\n")[0]
         raise StorageError(f"{shown(url)}: {first_line}") from error

@@ -162,7 +162,7 @@ def _info(row: Row, url: str) -> StudyInfo:
     facts = {
         "id": row["name"],
         "attempt": row["attempt"],
-        "created": datetime.fromtimestamp(row["created_at"], UTC).isoformat(timespec="seconds"),
+        "created": _day(row["created_at"]),
         "windows": row["windows"] + sum(each.table == "spectune_window" for each in pending),
         "total_seconds": row["total_seconds"],
     }
@@ -181,6 +181,14 @@ def _info(row: Row, url: str) -> StudyInfo:
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return StudyInfo(**facts, model="", workload="", engine="", state="damaged")
+
+
+def _day(created_at: Any) -> str:
+    """Empty where a damaged file holds no time."""
+    try:
+        return datetime.fromtimestamp(created_at, UTC).isoformat(timespec="seconds")
+    except (TypeError, ValueError, OverflowError, OSError):
+        return ""
 
 
 def _state(url: str, study_id: str, *, done: bool) -> State:
