@@ -53,6 +53,14 @@ def words(document):
     return {(v["metric"], v["concurrency"]): v["word"] for v in document["verdicts"]}
 
 
+def test_a_study_in_place_of_the_file_is_told_how_to_become_one(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert invoke(["check", "2ca8d99d96"]) == 2
+    assert "spectune export 2ca8d99d96 -o recommended.json" in capsys.readouterr().err
+    assert invoke(["check", "golden.json"]) == 2
+    assert "export" not in capsys.readouterr().err
+
+
 # ---------------------------------------------------------------------- recommendations
 
 
@@ -166,7 +174,7 @@ def test_what_decides_and_is_not_known_does_not_pass(check, reference, measured,
     """A result without a speed-up, whatever else it says, rules out no loss of it."""
     code, document, _ = check(reference, measured)
     assert (code, words(document)[metric, 8]) == (4, "inconclusive")
-    assert f"not ruled out for {metric} at concurrency 8" in document["summary"]
+    assert f"not ruled out for {metric.replace('_', ' ')} at concurrency 8" in document["summary"]
     found = next(v for v in document["verdicts"] if v["metric"] == metric)
     assert found["note"] == f"the {who} holds no such figure"
 

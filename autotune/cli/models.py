@@ -189,7 +189,7 @@ def _memory_table(methods: list[dict[str, Any]]) -> str:
     """Expected memory, by method; empty where nothing at all is known."""
     known = [space for space in methods if space["memory"]]
     rows = [(space["method"], *_sizes(space["memory"])) for space in known]
-    if all(set(row[1:]) == {"-"} for row in rows):
+    if all(set(row[1:]) <= {"-", "0.0 GiB"} for row in rows):
         return ""
     heading = ("MEMORY", "TARGET", "DRAFTER", "KV/TOKEN", "LEFT FOR KV", "TOKENS")
     notes = dict.fromkeys(note for space in known for note in space["memory"]["notes"])
