@@ -667,3 +667,13 @@ def test_a_stored_study_is_the_new_measurement(stage, check, tmp_path):
     length = next(v for v in document["verdicts"] if v["metric"] == "acceptance_length")
     assert length["change"] == 0  # same seed, same draws
     assert len(RATES) == len(document["measured"]["rows"][1]["prompts"][0]["accepted_per_pos"])
+
+
+def test_a_study_checked_against_its_own_document_says_that_nothing_is_newer(
+    stage, check, tmp_path
+):
+    was = stage.tune(simulate("dense-chat"), Request(methods="eagle3"))
+    file = write(tmp_path, "was", was.model_dump(mode="json", by_alias=True))
+    code, document, _ = check(Path(file), None, "--study", was.study, "--storage", stage.url)
+    assert code == 0
+    assert any("one and the same measurement" in warning for warning in document["warnings"])

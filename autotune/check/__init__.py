@@ -67,7 +67,7 @@ def judged(
 ) -> tuple[Verdict, ...]:
     """Every verdict. `absolute`: the machine is the same, so are absolute figures' meanings."""
     asked = questions(reference, measured, absolute)
-    if reference.rows == measured.rows:
+    if _is_same(reference, measured):
         asked = [_of_itself(question) for question in asked]
     if not asked:
         raise ConfigurationError(
@@ -84,6 +84,15 @@ def judged(
     )
     by_question = {id(q): word for (q, _), word in zip(answered, words, strict=True)}
     return tuple(_verdict(q, by_question.get(id(q)), margins[q.kind]) for q in asked)
+
+
+def _is_same(reference: CheckSide, measured: CheckSide) -> bool:
+    """One measurement twice; counts by prompt aside, of which a stored study has more."""
+    before, now = (
+        [row.model_copy(update={"prompts": ()}) for row in side.rows]
+        for side in (reference, measured)
+    )
+    return before == now
 
 
 def _of_itself(q: Question) -> Question:
@@ -221,7 +230,7 @@ def _warnings(
 ) -> tuple[str, ...]:
     found = [f"the reference is no golden value: {fault}" for fault in reference.faults]
     found += [f"what was measured is broken: {fault}" for fault in measured.faults]
-    if reference.rows == measured.rows:
+    if _is_same(reference, measured):
         found.append("both hold one and the same measurement: nothing newer was compared")
     if any(v.assumed and v.metric in ("speedup", "acceptance_length") for v in verdicts):
         sources = [
