@@ -18,6 +18,7 @@ from autotune.measure import Lab
 from autotune.records import BlockRole, Confirmation, ScheduleTrial, Window, scheduled_length
 from autotune.schedule import Proposal, affordable, propose, threshold_loads
 from autotune.schedule_verdict import Sides, judge, over_loads, trial_of
+from autotune.wording import tiers_text
 
 
 def try_schedule(
@@ -33,7 +34,7 @@ def try_schedule(
     reason = _why_not(lab, knowledge, proposal, static)
     if reason is not None:
         return trial_of(proposal, "not_tried", reason)
-    lab.progress(f"trying N by batch size for {proposal.method}: {list(proposal.tiers)}")
+    lab.progress(f"trying N by batch size for {proposal.method}: {tiers_text(proposal.tiers)}")
     try:
         sides = _measure(lab, knowledge, proposal, static)
     except EngineError as error:

@@ -33,6 +33,25 @@ def tiers_text(tiers: Sequence[Tier]) -> str:
     return ", ".join([*(f"{a}-{b}: {k}" for a, b, k in closed), f"from {first}: {n}"])
 
 
+def over_text(r: Recommendation) -> str:
+    """What a speed-up over several loads is; "" for a single load."""
+    return ": one setting for all loads, geometric mean" if len(r.per_concurrency) > 1 else ""
+
+
+def keeps_limits(r: Recommendation) -> bool:
+    """Whether the overall choice was seen to keep the latency limits at every load."""
+    key = (r.method, r.num_speculative_tokens)
+    shares = {
+        c.concurrency: c.share_within_limits
+        for c in r.candidates
+        if (c.method, c.num_speculative_tokens) == key and c.share_within_limits is not None
+    }
+    least = r.limits_share
+    if r.limits is None or least is None or not r.per_concurrency:
+        return False
+    return all(shares.get(choice.concurrency, 0.0) >= least for choice in r.per_concurrency)
+
+
 def load_text(concurrency: int | None) -> str:
     return "unstated" if concurrency is None else str(concurrency)
 

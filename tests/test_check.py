@@ -53,6 +53,14 @@ def words(document):
     return {(v["metric"], v["concurrency"]): v["word"] for v in document["verdicts"]}
 
 
+def test_a_study_in_place_of_the_file_is_told_how_to_become_one(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert invoke(["check", "2ca8d99d96"]) == 2
+    assert "spectune export 2ca8d99d96 -o recommended.json" in capsys.readouterr().err
+    assert invoke(["check", "golden.json"]) == 2
+    assert "export" not in capsys.readouterr().err
+
+
 # ---------------------------------------------------------------------- recommendations
 
 
@@ -166,7 +174,7 @@ def test_what_decides_and_is_not_known_does_not_pass(check, reference, measured,
     """A result without a speed-up, whatever else it says, rules out no loss of it."""
     code, document, _ = check(reference, measured)
     assert (code, words(document)[metric, 8]) == (4, "inconclusive")
-    assert f"not ruled out for {metric} at concurrency 8" in document["summary"]
+    assert f"not ruled out for {metric.replace('_', ' ')} at concurrency 8" in document["summary"]
     found = next(v for v in document["verdicts"] if v["metric"] == metric)
     assert found["note"] == f"the {who} holds no such figure"
 
@@ -524,10 +532,11 @@ def candidate(**more):
         (candidate(per_position_acceptance_intervals=[{"low": 0.8}] * 3), "high: Field required"),
         (candidate(per_position_acceptance_intervals=[{**SPAN, "confidence": 0}] * 3), "confiden"),
         (candidate(per_position_acceptance_intervals=[{**SPAN, "low": NAN}] * 3), "finite"),
-        (candidate(acceptance_length=math.inf), "acceptance_length"),
+        (candidate(acceptance_length=math.inf), "finite"),
+        (candidate(acceptance_length=0.5), "acceptance_length"),
         (candidate(output_tokens_per_second=1e-300), "output_tokens_per_second"),
         (candidate(speedup={**SPAN, "value": 0.85, "confidence": 1e-300}), "confidence"),
-        ({**recommendation(), "workload": {"name": "math", "temperature": NAN}}, "temperature"),
+        ({**recommendation(), "workload": {"name": "math", "temperature": -1}}, "temperature"),
     ],
 )
 def test_files_that_cannot_be_checked_are_a_usage_error(check, document, words):
@@ -544,7 +553,8 @@ def test_a_figure_without_a_logarithm_is_a_bad_file(check, metric, value):
     earlier["measured"]["rows"][1][metric]["value"] = value
     code, printed, error = check(recommendation(), earlier)
     assert (code, printed) == (2, None)
-    assert f"measured.rows.1.{metric}" in error
+    where = f"measured.rows.1.{metric}"
+    assert (where if math.isfinite(value) else "not a finite number") in error
 
 
 @pytest.mark.parametrize(
@@ -677,3 +687,13 @@ def test_a_stored_study_is_the_new_measurement(stage, check, tmp_path):
     length = next(v for v in document["verdicts"] if v["metric"] == "acceptance_length")
     assert length["change"] == 0  # same seed, same draws
     assert len(RATES) == len(document["measured"]["rows"][1]["prompts"][0]["accepted_per_pos"])
+
+
+def test_a_study_checked_against_its_own_document_says_that_nothing_is_newer(
+    stage, check, tmp_path
+):
+    was = stage.tune(simulate("dense-chat"), Request(methods="eagle3"))
+    file = write(tmp_path, "was", was.model_dump(mode="json", by_alias=True))
+    code, document, _ = check(Path(file), None, "--study", was.study, "--storage", stage.url)
+    assert code == 0
+    assert any("one and the same measurement" in warning for warning in document["warnings"])

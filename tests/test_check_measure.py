@@ -93,7 +93,7 @@ def test_it_stops_at_the_first_look_that_is_sure():
     report, said = measure(Scripted(rates(2000.0)), Effort(blocks=8, cycles=8))
     assert (report.outcome, report.repeats) == ("no regression", 16)
     assert [line for line in said if "look" in line] == [
-        "look after 1 cycles: speedup no difference"
+        "look after 1 cycle: speedup no difference"
     ]
 
 
@@ -123,7 +123,7 @@ def test_a_figure_that_is_never_counted_is_not_waited_for():
 
     report, _ = measure(Scripted(rates(2000.0), react), Effort(blocks=8, cycles=8), side)
     assert (report.outcome, report.repeats) == ("inconclusive", 16)
-    assert "acceptance_length at concurrency 8" in report.summary
+    assert "acceptance length at concurrency 8" in report.summary
 
 
 def test_a_tenth_slower_is_found_at_once():

@@ -337,7 +337,15 @@ def test_dry_run_starts_nothing(spectune):
     # baseline, three methods with live N, the confirmation
     assert "about 5 engine starts" in out
     assert "gemma4_mtp N=0..6 live" in out and "concurrency 1, 16, 128" in out
+    assert "nothing was measured" in out
     assert windows() == 0
+
+
+@pytest.mark.parametrize("verb", [("run",), ("check", "golden.json"), ("doctor",)])
+def test_an_option_of_vllm_before_the_dashes_is_told_where_it_goes(spectune, verb):
+    code, _, err = spectune(*verb, "--gpu-memory-utilization", "0.9")
+    assert code == 2 and "options of `vllm serve` go after --" in err.lower()
+    assert "vllm serve` go" not in spectune(*verb, "--jsn")[2]  # a slip, not an option of vLLM
 
 
 def test_dry_run_prints_the_very_commands(spectune, llama):

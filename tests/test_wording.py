@@ -7,8 +7,16 @@ from store_samples import make_plan, make_recommendation
 
 from autotune.cli.render import recommendation_parts
 from autotune.cli.terminal import plain
-from autotune.records import BASELINE, Cost, LoadChoice
-from autotune.wording import candidate_text, choice_text, cost_text, lengths_text, load_text
+from autotune.records import BASELINE, CandidateResult, Cost, Limits, LoadChoice
+from autotune.wording import (
+    candidate_text,
+    choice_text,
+    cost_text,
+    keeps_limits,
+    lengths_text,
+    load_text,
+    over_text,
+)
 
 
 def choice(decision, method, n, **more):
@@ -57,3 +65,35 @@ def test_candidate_text():
 def test_cost_text():
     cost = Cost(engine_starts=1, probes=3, probe_seconds=4.0, total_seconds=65.0)
     assert cost_text(cost) == "1 engine start, 3 measurements, 1 min 5 s"
+
+
+def limited(shares):
+    r = make_recommendation(make_plan(), "abc")
+    row = CandidateResult(method=r.method, num_speculative_tokens=r.num_speculative_tokens,
+                          concurrency=1, status="confirmed")  # fmt: skip
+    return r.model_copy(update={
+        "limits": Limits(tpot_seconds=0.008),
+        "limits_share": 0.95,
+        "per_concurrency": tuple(
+            choice("speculate", "dflash", 7).model_copy(update={"concurrency": load})
+            for load in shares
+        ),
+        "candidates": tuple(
+            row.model_copy(update={"concurrency": load, "share_within_limits": share})
+            for load, share in shares.items()
+        ),
+    })  # fmt: skip
+
+
+def test_limits_are_kept_only_where_every_load_keeps_them():
+    assert keeps_limits(limited({1: 1.0, 8: 0.95}))
+    assert not keeps_limits(limited({1: 1.0, 8: 0.94}))
+    assert not keeps_limits(limited({1: 1.0, 8: None}))
+    assert not keeps_limits(limited({1: 1.0}).model_copy(update={"limits": None}))
+
+
+def test_the_answer_says_that_it_is_for_all_loads():
+    words = "one setting for all loads"
+    assert over_text(limited({1: 1.0, 8: 1.0})) == f": {words}, geometric mean"
+    assert over_text(limited({1: 1.0})) == ""
+    assert words not in plain(recommendation_parts(make_recommendation(make_plan(), "abc")))

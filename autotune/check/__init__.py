@@ -23,6 +23,8 @@ from autotune.check.verdicts import (
     distance,
     judge,
     kind_of,
+    label,
+    margin_text,
     reach,
 )
 from autotune.errors import ConfigurationError
@@ -65,7 +67,7 @@ def judged(
 ) -> tuple[Verdict, ...]:
     """Every verdict. `absolute`: the machine is the same, so are absolute figures' meanings."""
     asked = questions(reference, measured, absolute)
-    if reference.rows == measured.rows:
+    if _is_same(reference, measured):
         asked = [_of_itself(question) for question in asked]
     if not asked:
         raise ConfigurationError(
@@ -82,6 +84,15 @@ def judged(
     )
     by_question = {id(q): word for (q, _), word in zip(answered, words, strict=True)}
     return tuple(_verdict(q, by_question.get(id(q)), margins[q.kind]) for q in asked)
+
+
+def _is_same(reference: CheckSide, measured: CheckSide) -> bool:
+    """One measurement twice; counts by prompt aside, of which a stored study has more."""
+    before, now = (
+        [row.model_copy(update={"prompts": ()}) for row in side.rows]
+        for side in (reference, measured)
+    )
+    return before == now
 
 
 def _of_itself(q: Question) -> Question:
@@ -125,7 +136,7 @@ def _within(q: Question, margin: float) -> str:
         return ""
     beyond_noise = e.change < 0 and -e.change > reach(e, ALPHA)
     if beyond_noise and -e.change < distance(margin, metric):
-        return f"worse by more than noise, within its margin of {margin:.0%}"
+        return f"worse by more than noise, within its margin of {margin_text(q.metric, margin)}"
     return ""
 
 
@@ -161,12 +172,14 @@ def not_comparable(
     reference: CheckSide, measured: CheckSide | None, found: Sequence[Difference]
 ) -> CheckReport:
     """Refused: the fields that differ, and how to say that they may."""
-    fields = ",".join(difference.field for difference in refused(found))
+    names = [difference.field for difference in refused(found)]
+    fields = ",".join(names)
+    what = f"{', '.join(names)} {'differs' if len(names) == 1 else 'differ'}"
     return CheckReport(
         created_at=now(),
         outcome="not comparable",
         exit_code=EXIT["not comparable"],
-        summary=f"not comparable: {fields} differ (--allow {fields} compares all the same)",
+        summary=f"not comparable: {what} (--allow {fields} compares all the same)",
         reference=reference,
         measured=measured,
         differences=tuple(found),
@@ -183,7 +196,7 @@ def _outcome(verdicts: Sequence[Verdict], faults: Sequence[str]) -> Outcome:
 
 def _summary(outcome: Outcome, verdicts: Sequence[Verdict], faults: Sequence[str]) -> str:
     def named(word: str) -> list[str]:
-        return [f"{v.metric}{where(v)} {change_text(v)}" for v in verdicts if v.word == word]
+        return [f"{label(v.metric)}{where(v)} {change_text(v)}" for v in verdicts if v.word == word]
 
     better = named("improvement")
     also = f"; improved: {', '.join(better)}" if better else ""
@@ -195,7 +208,7 @@ def _summary(outcome: Outcome, verdicts: Sequence[Verdict], faults: Sequence[str
     if faults:
         return f"inconclusive: the reference is no golden value ({faults[0]}){also}"
     open_ones = [v for v in verdicts if v.gates and not v.ruled_out]
-    names = ", ".join(f"{v.metric}{where(v)}" for v in open_ones)
+    names = ", ".join(f"{label(v.metric)}{where(v)}" for v in open_ones)
     return f"inconclusive: a loss beyond the margin is not ruled out for {names}{also}"
 
 
@@ -217,7 +230,7 @@ def _warnings(
 ) -> tuple[str, ...]:
     found = [f"the reference is no golden value: {fault}" for fault in reference.faults]
     found += [f"what was measured is broken: {fault}" for fault in measured.faults]
-    if reference.rows == measured.rows:
+    if _is_same(reference, measured):
         found.append("both hold one and the same measurement: nothing newer was compared")
     if any(v.assumed and v.metric in ("speedup", "acceptance_length") for v in verdicts):
         sources = [

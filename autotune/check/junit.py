@@ -6,7 +6,8 @@ import re
 from xml.etree import ElementTree
 
 from autotune.check import change_text, where
-from autotune.check.render import difference_lines, label, value_text
+from autotune.check.render import difference_lines, value_text
+from autotune.check.verdicts import label, margin_text
 from autotune.records import CheckReport, Verdict
 
 SUITE = "spectune check"
@@ -38,12 +39,13 @@ def junit(report: CheckReport) -> str:
 
 
 def _case(suite: ElementTree.Element, v: Verdict, report: CheckReport) -> None:
-    name = f"{label(v)}{where(v)}"
+    name = f"{label(v.metric)}{where(v)}"
     case = ElementTree.SubElement(
         suite, "testcase", classname=_clean(f"{SUITE}.{v.subject}"), name=_clean(name)
     )
     before, now = value_text(v, v.reference), value_text(v, v.measured)
-    words = f"{v.word}: {before} before, {now} now, {change_text(v)} (margin {v.margin:.0%})"
+    words = f"{v.word}: {before} before, {now} now, {change_text(v)}"
+    words += f" (margin {margin_text(v.metric, v.margin)})"
     if v.word == "regression":
         ElementTree.SubElement(case, "failure", message=_clean(words)).text = _clean(v.note)
     elif v.gates and not v.ruled_out and report.exit_code:

@@ -29,6 +29,7 @@ from autotune.engines import Engine, Progress
 from autotune.errors import ConfigurationError
 from autotune.measure import Lab
 from autotune.records import CheckReport, CheckRow, CheckSide, Plan, Verdict
+from autotune.wording import counted
 
 if TYPE_CHECKING:
     from autotune.store import Study
@@ -123,7 +124,7 @@ def _measure(
                 verdicts = _look(reference, side, absolute, rules, 1.0 - spent)
         spent += share
         words = ", ".join(f"{v.metric} {v.word}" for v in verdicts if v.gates)
-        bench.lab.progress(f"look after {number} cycles: {words}")
+        bench.lab.progress(f"look after {counted(number, 'cycle')}: {words}")
         if ended or is_sure(verdicts):
             break
     return verdicts, side

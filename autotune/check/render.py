@@ -5,24 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune.check import change_text
-from autotune.check.verdicts import METRICS, kind_of
+from autotune.check.verdicts import METRICS, kind_of, label, margin_text
 from autotune.records import CheckReport, Verdict
+from autotune.wording import counted
 
 HEADING = ("VERDICT", "METRIC", "CONC.", "OF", "BEFORE", "NOW", "CHANGE", "95% INTERVAL", "MARGIN")
 MARKS = {"regression": "❌", "improvement": "✅", "no difference": "✅", "inconclusive": "❔"}
 MAX_SUMMARY_BYTES = 1024 * 1024  # what GitHub takes of one step's summary
 CUT = "\n\n(cut: a step summary holds 1 MiB)\n"
 Row = tuple[str, ...]
-
-
-def label(v: Verdict) -> str:
-    """ "position_p1" -> "acceptance at position 1", "tpot_p50" -> "TPOT p50"."""
-    name, number = kind_of(v.metric), v.metric.rpartition("_p")[2]
-    if name == "position":
-        return f"acceptance at position {number}"
-    if name in ("tpot", "ttft"):
-        return f"{name.upper()} p{number}"
-    return {"greedy": "greedy equality"}.get(name, name.replace("_", " "))
 
 
 def load_text(v: Verdict) -> str:
@@ -61,14 +52,14 @@ def _row(v: Verdict) -> Row:
             span = f"[{100 * v.low:+.1f}, {100 * v.high:+.1f}]"
     return (
         v.word,
-        label(v),
+        label(v.metric),
         load_text(v),
         v.subject,
         value_text(v, v.reference),
         value_text(v, v.measured),
         change_text(v),
         span,
-        f"{100 * v.margin:g} points" if points else f"{v.margin:.0%}",
+        margin_text(v.metric, v.margin),
     )
 
 
@@ -87,16 +78,21 @@ def value_text(v: Verdict, value: float | None) -> str:
 
 def notes(report: CheckReport) -> list[str]:
     """What the table leaves out."""
-    found = [f"{label(v)}: {v.note}" for v in report.verdicts if v.note and _worth_saying(v)]
+    found = [f"{label(v.metric)}: {v.note}" for v in report.verdicts if v.note and _worth_saying(v)]
     counts = {word: sum(v.word == word for v in report.verdicts) for word in MARKS}
-    words = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-    lines = [f"{len(report.verdicts)} verdicts: {words}"] if report.verdicts else []
+    words = ", ".join(_counted(count, word) for word, count in counts.items() if count)
+    lines = [f"{counted(len(report.verdicts), 'verdict')}: {words}"] if report.verdicts else []
     if report.repeats is not None:
         starts = report.cost.engine_starts if report.cost else 0
         lines.append(f"measured {report.repeats} pairs of windows a load in {starts} engine starts")
     if report.outcome == "inconclusive":
         lines.append(needed_text(report))
     return [*lines, *dict.fromkeys(found)]
+
+
+def _counted(count: int, word: str) -> str:
+    """ "1 regression", "3 regressions", "3 inconclusive"."""
+    return counted(count, word) if word in ("regression", "improvement") else f"{count} {word}"
 
 
 def _worth_saying(v: Verdict) -> bool:

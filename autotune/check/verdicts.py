@@ -61,6 +61,21 @@ def kind_of(metric: str) -> str:
     return metric if metric in METRICS else metric.partition("_p")[0]
 
 
+def label(metric: str) -> str:
+    """ "position_p1" -> "acceptance at position 1", "tpot_p50" -> "TPOT p50"."""
+    name, number = kind_of(metric), metric.rpartition("_p")[2]
+    if name == "position":
+        return f"acceptance at position {number}"
+    if name in ("tpot", "ttft"):
+        return f"{name.upper()} p{number}"
+    return {"greedy": "greedy equality"}.get(name, name.replace("_", " "))
+
+
+def margin_text(metric: str, margin: float) -> str:
+    """ "5%" or, for rates, "5 points"."""
+    return f"{margin:.0%}" if METRICS[kind_of(metric)].relative else f"{100 * margin:g} points"
+
+
 class Effect(NamedTuple):
     """A change, better is positive: of logarithms, or absolute. `freedom` None: normal."""
 

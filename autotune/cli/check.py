@@ -99,11 +99,22 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     margins = parse_margins([part for text in options["margins"] for part in text.split(",")])
     rules = Rules(margins, parse_allowed(options["allow"]), options["strict"])
     _refuse_mixed(ctx, options)
-    reference = load_side(options["reference"], noise)
+    reference = load_side(_existing(options["reference"]), noise)
     files = _outputs(options)
     report = _compare(ctx, reference, rules, noise, options)
     _publish(report, files, options["as_json"])
     return report.exit_code
+
+
+def _existing(reference: str) -> str:
+    """The reference; a study's id is told how to become a file."""
+    path = Path(reference)
+    if path.exists() or path.suffix or path.name != reference:
+        return reference
+    raise ConfigurationError(
+        f"there is no file {reference}: REFERENCE is a file",
+        hint=f"a stored study becomes one: spectune export {reference} -o recommended.json",
+    )
 
 
 def _compare(

@@ -27,6 +27,7 @@ from autotune.wording import (
     duration,
     lengths_text,
     load_text,
+    over_text,
     setting_text,
 )
 
@@ -62,7 +63,8 @@ def _answer(r: Recommendation) -> str:
         return f"{subject}: inconclusive; no candidate could be confirmed"
     if r.decision == "inconclusive":
         return f"{subject}: inconclusive; {setting_text(r)} leads with {_interval(r.speedup)}"
-    return f"{subject}: use {setting_text(r)}, {_interval(r.speedup)} against no speculation"
+    said = f"{_interval(r.speedup)} against no speculation{over_text(r)}"
+    return f"{subject}: use {setting_text(r)}, {said}"
 
 
 def _interval(interval: Interval | None) -> str:
@@ -153,7 +155,7 @@ def _next(r: Recommendation) -> list[Part]:
     serve = [("", "serve it:"), ("bold", f"  {r.serve_command}")]
     if r.serve_command is None:
         serve = [("", f"no command to serve it: engine {r.engine} names no drafter")]
-    return [*serve, ("", f"study {r.study}: spectune studies show {r.study}")]
+    return [*serve, ("", f"study {r.study}; a page with plots: spectune report {r.study}")]
 
 
 def dry_run_text(preview: Preview) -> str:
@@ -169,6 +171,7 @@ def dry_run_text(preview: Preview) -> str:
         + (f", {duration(preview.estimated_seconds)}" if preview.estimated_seconds else ""),
         "",
         table([("METHOD", "N", "EXPECTED"), *rows]),
+        "expected: guessed by method, from published sweeps if there are any; nothing was measured",
         *skipped_lines((s.method, s.num_speculative_tokens, s.reason) for s in preview.skipped),
         "",
         "engine commands (the confirmation then starts the winner with a static N):",

@@ -36,7 +36,13 @@ class PassesThrough(Grouped):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
-        rest = super().parse_args(ctx, args[:end])
+        try:
+            rest = super().parse_args(ctx, args[:end])
+        except click.NoSuchOption as error:
+            if error.possibilities:
+                raise
+            where = f"{error.message} Options of `vllm serve` go after --"
+            raise click.NoSuchOption(error.option_name, where, ctx=error.ctx) from error
         ctx.params["vllm_args"] = tuple(args[end + 1 :])
         return rest
 

@@ -46,7 +46,7 @@ def _study(info: StudyInfo) -> Row:
 def _value(value: Any) -> str:
     if value is None:
         return "-"
-    text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    text = " ".join(map(_value, value)) if isinstance(value, list) else str(value)
     return text if len(text) <= WIDEST else text[: WIDEST - 3] + "..."
 
 

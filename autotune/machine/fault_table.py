@@ -292,7 +292,7 @@ CPU = (
         id="cpu-ngram-threads",
         severity="slow",
         happens="without NUMBA_NUM_THREADS=1 the n-gram drafter is 15 times slower on shared cores",
-        advice="spectune sets it for its own engines: set it where you serve, too",
+        advice="spectune sets it for its own engines; set it where you serve, too",
         source=f"{MEASURED}, vLLM 0.32 on 2 cores",
         platforms=("cpu",), methods=("ngram",), unset="NUMBA_NUM_THREADS",
     ),

@@ -18,6 +18,7 @@ from autotune.machine.environment import EngineInfo
 from autotune.machine.gpu import Platform
 from autotune.machine.versions import release, within
 from autotune.records import Environment, Plan, Record
+from autotune.wording import lengths_text
 
 Severity = Literal["wrong", "fails", "slow", "note"]
 BACKEND_FLAGS = ("--attention-backend", "--attention-config", "-ac")
@@ -171,12 +172,19 @@ def _backend(value: str | None) -> str | None:
     return found[0] if found and found[0] not in NO_BACKEND else None
 
 
+def _lengths(numbers: list[str]) -> str:
+    """ "4-6" of N; as they are where one is no number."""
+    if all(number.isdecimal() for number in numbers):
+        return lengths_text(sorted(map(int, numbers)))
+    return ", ".join(numbers)
+
+
 def _sentence(fault: Fault, candidates: list[str]) -> str:
-    """ "mtp N=4, 5: ... - ...". A fault of the machine names no candidate."""
+    """ "mtp N=4-5: ...: ... (source)". A fault of the machine names no candidate."""
     by_method: dict[str, list[str]] = {}
     for candidate in candidates:
         method, _, n = candidate.partition(" N=")
         by_method.setdefault(method, []).append(n)
-    who = "; ".join(f"{method} N={', '.join(ns)}" for method, ns in by_method.items())
+    who = "; ".join(f"{method} N={_lengths(ns)}" for method, ns in by_method.items())
     subject = f"{who}: " if fault.methods or fault.above_n else ""
     return f"{subject}{fault.happens}: {fault.advice} ({fault.source})"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from autotune.records import BASELINE, Interval
 from autotune.report.data import Report, Row, best_row, span
 from autotune.report.tables import factor
-from autotune.wording import load_text, setting_text
+from autotune.wording import keeps_limits, load_text, over_text, setting_text
 
 
 def headline(report: Report) -> str:
@@ -34,14 +34,14 @@ def detail(report: Report) -> str:
         if report.state == "running":
             return "It is being run; a later report will have more."
         return "The same spectune run command goes on with it."
-    within = " within the latency limits" if r.limits else ""
     if r.decision == "do_not_speculate":
+        within = " within the latency limits" if r.limits else ""
         best = f" The best that was measured: {sure(r.speedup)}." if r.speedup else ""
         return f"Nothing measured is faster than no speculation{within}.{best}"
     if r.speedup is None:
         return f"Stopped because {r.stopped_because}."
-    over = ": one setting for all loads, geometric mean" if len(r.per_concurrency) > 1 else ""
-    return f"{sure(r.speedup)} against no speculation{within}{over}."
+    within = " within the latency limits" if keeps_limits(r) else ""
+    return f"{sure(r.speedup)} against no speculation{within}{over_text(r)}."
 
 
 def _recorded_headline(report: Report) -> str:
