@@ -167,6 +167,7 @@ def test_a_dry_run_names_what_is_skipped_once_a_reason(fake):
 # ------------------------------------------------------- a side process that cannot be relied on
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("verdict", "before", "words"),
     [
@@ -206,6 +207,7 @@ def test_no_vllm_is_told(tmp_path):
     assert "vLLM is not installed" in warning
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("verdict", "before", "words"),
     [("accept()", "time.sleep(60)", "loading vLLM"), ("time.sleep(60)", "", "checking")],
@@ -220,6 +222,7 @@ def test_a_hang_ends(fake, verdict, before, words):
     assert any(line.endswith("(1 s)") for line in said)
 
 
+@pytest.mark.slow
 def test_nothing_is_left_behind(fake, tmp_path):
     """Not even what the side process started itself."""
     child = "import subprocess; subprocess.Popen(['sleep', '600'])"
@@ -235,6 +238,7 @@ def test_nothing_is_left_behind(fake, tmp_path):
     pytest.fail(f"left: {left}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.0, 1.0])
 def test_the_side_process_ends_with_a_killed_parent(tmp_path, seconds):
     """Even while vLLM is being imported, when it does not read what it is told; and where the

@@ -385,6 +385,7 @@ def test_do_not_speculate(url):
     assert "Speculative configuration" not in text
 
 
+@pytest.mark.slow
 def test_methods_have_one_colour_and_symbol_in_all_figures(stage):
     stage.tune(simulate("three-loads"))
     figures = page(study_report(load_study(stage.url))).figures
@@ -585,6 +586,7 @@ def test_bad_input_is_exit_code_2(arguments, words, tmp_path, monkeypatch, capsy
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_thousand_windows_stay_under_ten_megabytes(url):
     with open_study(url, make_plan(concurrencies=(8,))) as study:
         for index in range(500):
