@@ -46,8 +46,7 @@ def _environment(tmp_path_factory):
 @pytest.fixture(scope="module")
 def measuring(_environment, tmp_path_factory):
     """Runs beside the studies: no test here is about speed, and an engine uses one core."""
-    for family in FAMILIES:
-        family.folders()
+    checkpoints.checkpoints()  # all at once: two are trained at a time
     with ThreadPoolExecutor(1) as pool:
         yield pool.submit(measure_inside, FAMILIES, LENGTHS, tmp_path_factory.mktemp("inside"))
 
