@@ -34,6 +34,7 @@ from autotune.records import (
     Target,
     Workload,
 )
+from autotune.wording import load_text
 from autotune.workload import held_out_warning, load_workload, workload_warnings
 
 Effort = Literal["fast", "default", "rigorous"]
@@ -52,17 +53,11 @@ EFFORT = {
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
-class Request(Record):
-    """What the user asked for, in the words of the command line; None: not said."""
+class Measured(Record):
+    """What is measured and how, in the words of the command line; None: not said."""
 
     model: str | None = None
     workload: str | None = None
-    engine_args: tuple[str, ...] = ()
-    methods: str | None = None
-    drafters: tuple[str, ...] = ()
-    speculative_options: tuple[str, ...] = ()
-    discover: bool = False
-    num_speculative_tokens: str | None = None
     max_concurrency: str | None = None
     num_prompts: int | None = None
     prompts_per_block: int | None = None
@@ -70,6 +65,19 @@ class Request(Record):
     top_p: float | None = None
     max_tokens: int | None = None
     seed: int = 0
+    vllm_python: str | None = None
+    catalog: str | None = None
+
+
+class Request(Measured):
+    """What the user wants to be tuned."""
+
+    engine_args: tuple[str, ...] = ()
+    methods: str | None = None
+    drafters: tuple[str, ...] = ()
+    speculative_options: tuple[str, ...] = ()
+    discover: bool = False
+    num_speculative_tokens: str | None = None
     budget: str | None = None
     effort: Effort = "default"
     live_n: bool = True
@@ -77,8 +85,6 @@ class Request(Record):
     schedule: bool | None = None  # None: by effort
     sampler: SamplerName = "spectune"
     max_candidates: int | None = None
-    vllm_python: str | None = None
-    catalog: str | None = None
     preflight: bool = True
 
 
@@ -164,7 +170,7 @@ def _closed_plan(request: Request, engine: Engine, offer: Offer) -> Plan:
     wanted = parse_concurrency(request.max_concurrency)
     missing = sorted(set(wanted) - set(offer.concurrencies), key=str)
     if missing:
-        known = ", ".join("unstated" if c is None else str(c) for c in offer.concurrencies)
+        known = ", ".join(map(load_text, offer.concurrencies))
         raise ConfigurationError(
             f"no measurement at concurrency {', '.join(map(str, missing))}", hint=f"there: {known}"
         )

@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from autotune.check.records import CheckReport
 from autotune.cli import VERBS, cli
 from autotune.cli.doctor import conditions
 from autotune.cli.methods import values_text
@@ -30,7 +31,7 @@ from autotune.methods._options import OWNED, dotted
 from autotune.models.catalog import ResolvedModel, packaged_catalog
 from autotune.models.facts import ModelFacts
 from autotune.recording import Recording
-from autotune.records import CheckReport, Recommendation
+from autotune.records import Recommendation
 
 FOLDER = Path(__file__).parent.resolve()
 README = FOLDER.parent / "README.md"

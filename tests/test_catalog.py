@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
+from checkpoint_samples import checkpoint
 from click.testing import CliRunner
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
@@ -39,12 +39,6 @@ def offline(monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.delenv("SPECTUNE_CATALOG", raising=False)
     monkeypatch.chdir(tmp_path)
-
-
-def checkpoint(folder: Path, **config) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
 
 
 def build(name: str, **options):
@@ -233,7 +227,7 @@ def test_plain_local_model(tmp_path):
 
 
 def test_named_method_that_cannot_work_is_an_error(tmp_path):
-    model = str(checkpoint(tmp_path / "m", model_type="qwen3"))
+    model = checkpoint(tmp_path / "m", model_type="qwen3")
     with pytest.raises(ConfigurationError) as caught:
         build(model, methods=["eagle3"])
     assert "no drafter" in caught.value.message
@@ -246,7 +240,7 @@ def test_named_method_that_cannot_work_is_an_error(tmp_path):
 
 
 def test_named_suffix_with_an_unknown_engine_is_tried_with_a_warning(tmp_path):
-    model = str(checkpoint(tmp_path / "m", model_type="qwen3"))
+    model = checkpoint(tmp_path / "m", model_type="qwen3")
     spaces, _, warnings = build(model, methods=["suffix"], environment=None)
     assert spaces[0].lengths == (8, 16, 24)
     assert "suffix" in warnings[0]

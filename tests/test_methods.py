@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
+from checkpoint_samples import checkpoint
 from click.testing import CliRunner
 
 from autotune.cli.methods import command
@@ -26,12 +27,6 @@ NAMES = {
 
 def drafter(**facts):
     return ModelFacts(source="org/drafter", **facts)
-
-
-def checkpoint(folder: Path, **config) -> str:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    return str(folder)
 
 
 # ------------------------------------------------------------------------------------- names

@@ -13,6 +13,7 @@ from contextlib import closing
 
 import psutil
 import pytest
+from checkpoint_samples import checkpoint
 from tiny_models import tiny_models
 from vllm_samples import ENGINE_ARGS, NEEDS_VLLM, engine_environment
 
@@ -317,12 +318,6 @@ def test_logits_processors_and_the_v1_runner(fake):
 def test_features_that_are_not_measured_are_said_once(fake, flags, words):
     (warning,) = told(fake, plan_of(NGRAM, MTP, engine_args=flags)).warnings
     assert words in warning
-
-
-def checkpoint(folder, **config) -> str:
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(config))
-    return str(folder)
 
 
 def test_requests_longer_than_the_drafter_was_trained_for(fake, tmp_path):

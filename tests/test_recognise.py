@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import json
 from pathlib import Path
 
 import pytest
+from checkpoint_samples import checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,12 +83,6 @@ DRAFTERS = [
     ({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 16,
       "quantization_config": {"quant_method": "fp8"}}, "draft_model"),
 ]  # fmt: skip
-
-
-def checkpoint(folder: Path, config: object) -> str:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    return str(folder)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 import pytest
+from checkpoint_samples import checkpoint
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,12 +31,6 @@ def offline(monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.delenv("SPECTUNE_CATALOG", raising=False)
     monkeypatch.chdir(tmp_path)
-
-
-def checkpoint(folder: Path, **config) -> str:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    return str(folder)
 
 
 def vllm_source(*parts: str) -> ast.Module:

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from autotune.check.pairs import paired
+from autotune.check.records import Figure
 from autotune.check.verdicts import METRICS, Effect, effect, holm, judge, parse_margins, tail, welch
 from autotune.check.windows import ratio_figure, trimmed
 from autotune.errors import ConfigurationError
-from autotune.records import Figure, PromptDrafts
+from autotune.records import PromptDrafts
 
 SPEEDUP = METRICS["speedup"]
 ratios = st.floats(0.2, 5.0)

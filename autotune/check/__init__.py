@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from autotune.check.comparable import BROKEN, differences, refused, same_machine
 from autotune.check.questions import Question, questions
 from autotune.check.recommendation import at
+from autotune.check.records import CheckReport, CheckSide, Difference, Verdict
 from autotune.check.verdicts import (
     ALPHA,
     BETA,
@@ -28,7 +29,6 @@ from autotune.check.verdicts import (
     reach,
 )
 from autotune.errors import ConfigurationError
-from autotune.records import CheckReport, CheckSide, Difference, Verdict
 
 Outcome = Literal["no regression", "regression", "inconclusive", "not comparable"]
 EXIT: dict[Outcome, int] = {

@@ -5,19 +5,11 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
+from autotune.check.records import CheckRow
 from autotune.check.windows import Cycle, baseline_row, measured_row
 from autotune.engines.quality import compare_greedy
 from autotune.measure import Lab
-from autotune.records import (
-    Arm,
-    Block,
-    BlockRole,
-    CheckRow,
-    GreedyCheck,
-    MethodSpace,
-    Tier,
-    Window,
-)
+from autotune.records import Arm, Block, BlockRole, GreedyCheck, MethodSpace, Tier, Window
 from autotune.storage.stored import EngineStart, StoredWindow
 
 FIRST_GENERATION = 1000  # fresh starts, so that nothing is mistaken for a study's own

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from autotune.check.records import CheckSide, Difference
 from autotune.errors import ConfigurationError
-from autotune.records import CheckSide, Difference
 
 # of the environment: compared as they are
 SAME = ("gpu", "gpu_count", "gpu_partition")

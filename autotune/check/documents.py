@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from autotune import stats
 from autotune.check.recommendation import recommended_side
 from autotune.check.recording import recorded_side
+from autotune.check.records import CheckReport, CheckSide
 from autotune.documents import parsed
 from autotune.errors import ConfigurationError
-from autotune.records import CheckReport, CheckSide
 
 KINDS = ("spectune.recommendation", "spectune.recording", "spectune.check")
 VERSION = 1

@@ -6,9 +6,9 @@ import re
 from xml.etree import ElementTree
 
 from autotune.check import change_text, where
+from autotune.check.records import CheckReport, Verdict
 from autotune.check.render import difference_lines, value_text
 from autotune.check.verdicts import label, margin_text
-from autotune.records import CheckReport, Verdict
 
 SUITE = "spectune check"
 # characters that XML 1.0 does not hold, whatever a file or an engine says

@@ -24,11 +24,12 @@ from autotune.check import Rules, judged, not_comparable, report
 from autotune.check.bench import Bench, Configuration, Memory
 from autotune.check.comparable import differences, refused, same_machine
 from autotune.check.recommendation import faults
+from autotune.check.records import CheckReport, CheckRow, CheckSide, Verdict
 from autotune.check.verdicts import ALPHA, METRICS, distance
 from autotune.engines import Engine, Progress
 from autotune.errors import ConfigurationError
 from autotune.measure import Lab
-from autotune.records import CheckReport, CheckRow, CheckSide, Plan, Verdict
+from autotune.records import Plan
 from autotune.wording import counted
 
 if TYPE_CHECKING:

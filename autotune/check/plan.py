@@ -5,32 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from autotune.check.bench import Configuration
+from autotune.check.records import CheckSide
 from autotune.engines import Engine, Offer
 from autotune.errors import ConfigurationError
 from autotune.machine.environment import probe_engine, probe_environment
 from autotune.models.catalog import resolve_model
-from autotune.plan import Request, make_plan, parse_concurrency
-from autotune.records import BASELINE, CheckSide, MethodSpace, Plan, Record, Settings, Target, Tier
+from autotune.plan import Measured, Request, make_plan, parse_concurrency
+from autotune.records import BASELINE, MethodSpace, Plan, Settings, Target, Tier
+from autotune.wording import load_text
 from autotune.workload import load_workload, workload_warnings
 
 SCHEDULE = "num_speculative_tokens_per_batch_size"
 
 
-class CheckRequest(Record):
+class CheckRequest(Measured):
     """What the user said beyond the reference; None: as in the reference."""
 
-    model: str | None = None
-    workload: str | None = None
-    max_concurrency: str | None = None
-    num_prompts: int | None = None
-    prompts_per_block: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    max_tokens: int | None = None
-    seed: int = 0
     engine_args: tuple[str, ...] | None = None
-    vllm_python: str | None = None
-    catalog: str | None = None
 
 
 def check_plan(
@@ -57,7 +48,7 @@ def _loads(reference: CheckSide, request: CheckRequest) -> tuple[int | None, ...
     )
     wanted = parse_concurrency(request.max_concurrency)
     if missing := [str(load) for load in wanted if load not in known]:
-        there = ", ".join("unstated" if load is None else str(load) for load in known)
+        there = ", ".join(map(load_text, known))
         raise ConfigurationError(
             f"{reference.source} has no figures at concurrency {', '.join(missing)}",
             hint=f"there: {there}",

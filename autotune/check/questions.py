@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from autotune.check import pairs as check_pairs
+from autotune.check.records import CheckRow, CheckSide, Figure
 from autotune.check.verdicts import METRICS, Effect, effect, kind_of, welch
-from autotune.records import BASELINE, CheckRow, CheckSide, Figure, GreedyCheck
+from autotune.records import BASELINE, GreedyCheck
 
 LIKELY = 0.45  # p value beyond which nothing more is told: at .5 no finite error has this tail
 FLIPS = 0.05  # of greedy answers that near-equal logits may turn without any fault

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from autotune import stats
-from autotune.records import BASELINE, CheckRow, CheckSide, Figure, PromptDrafts
+from autotune.check.records import CheckRow, CheckSide, Figure
+from autotune.records import BASELINE, PromptDrafts
 
 MEASURED = ("confirmed", "probed")
 ROUNDING = 0.005  # of figures that were written with two digits

@@ -9,20 +9,10 @@ import math
 from pathlib import Path
 
 from autotune.check.recommendation import faults
+from autotune.check.records import CheckRow, CheckSide, Figure
 from autotune.engines import EngineOptions, Session
 from autotune.engines.replay import ReplayEngine
-from autotune.records import (
-    BASELINE,
-    Arm,
-    Block,
-    BlockRole,
-    CheckRow,
-    CheckSide,
-    Figure,
-    Sampling,
-    Target,
-    Window,
-)
+from autotune.records import BASELINE, Arm, Block, BlockRole, Sampling, Target, Window
 
 
 def recorded_side(path: str | Path, noise: float) -> CheckSide:

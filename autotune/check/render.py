@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune.check import change_text
+from autotune.check.records import CheckReport, Verdict
 from autotune.check.verdicts import METRICS, kind_of, label, margin_text
-from autotune.records import CheckReport, Verdict
-from autotune.wording import counted
+from autotune.wording import counted, load_text
 
 HEADING = ("VERDICT", "METRIC", "CONC.", "OF", "BEFORE", "NOW", "CHANGE", "95% INTERVAL", "MARGIN")
 MARKS = {"regression": "❌", "improvement": "✅", "no difference": "✅", "inconclusive": "❔"}
@@ -16,10 +16,8 @@ CUT = "\n\n(cut: a step summary holds 1 MiB)\n"
 Row = tuple[str, ...]
 
 
-def load_text(v: Verdict) -> str:
-    if v.all_loads:
-        return "all"
-    return "unstated" if v.concurrency is None else str(v.concurrency)
+def _loads(v: Verdict) -> str:
+    return "all" if v.all_loads else load_text(v.concurrency)
 
 
 def rows(report: CheckReport, *, short: bool = False) -> list[Row]:
@@ -53,7 +51,7 @@ def _row(v: Verdict) -> Row:
     return (
         v.word,
         label(v.metric),
-        load_text(v),
+        _loads(v),
         v.subject,
         value_text(v, v.reference),
         value_text(v, v.measured),

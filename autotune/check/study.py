@@ -9,9 +9,10 @@ from pydantic import ValidationError
 from autotune import stats
 from autotune.acceptance_evidence import prompt_drafts
 from autotune.check.recommendation import recommended_side
+from autotune.check.records import CheckRow, CheckSide
 from autotune.documents import complaints
 from autotune.errors import ConfigurationError
-from autotune.records import BlockRole, CheckRow, CheckSide, Window
+from autotune.records import BlockRole, Window
 from autotune.store import StoredStudy, StoredWindow
 
 

@@ -21,8 +21,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from autotune.check.records import CheckWord, Figure
 from autotune.errors import ConfigurationError
-from autotune.records import CheckWord, Figure
 
 ALPHA = 0.01  # false alarms of a whole check, at most; the same for false improvements
 BETA = 0.05  # a loss of exactly the margin is called no difference so often at most

@@ -17,17 +17,10 @@ from collections.abc import Sequence
 
 from autotune import stats
 from autotune.acceptance_evidence import acceptance_length, acceptance_rates, prompt_drafts
+from autotune.check.records import CheckRow, Figure
 from autotune.check.verdicts import welch
 from autotune.clusters import Estimate
-from autotune.records import (
-    BASELINE,
-    CheckRow,
-    Figure,
-    GreedyCheck,
-    Quantiles,
-    Record,
-    Window,
-)
+from autotune.records import BASELINE, GreedyCheck, Quantiles, Record, Window
 
 TRIMMED = 0.2
 START_SD = 0.004  # of ln(speed), what one start moves: assumed until cycles show it

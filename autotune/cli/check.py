@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autotune.cli.options import as_json, option, refuse_unread, storage
+from autotune.cli.options import as_json, measuring, option, refuse_unread, storage
 from autotune.cli.run import PassesThrough, require_writable, write
 from autotune.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from autotune.check import Rules
-    from autotune.records import CheckReport, CheckSide
+    from autotune.check.records import CheckReport, CheckSide
 
 new = partial(option, group="What is compared with REFERENCE (nothing: it is measured again)")
 rule = partial(option, group="Verdicts")
@@ -44,10 +44,7 @@ MEASURING = (
 )  # fmt: skip
 @rule("--allow", metavar="FIELDS", help="Compare although these differ, e.g. gpu,vllm.")
 @rule("--strict", is_flag=True, help="Inconclusive is a failure too: exit 1.")
-@engine(
-    "--engine", type=click.Choice(["vllm", "replay", "simulate"]), default="vllm",
-    show_default=True, help="What measures.",
-)  # fmt: skip
+@measuring("Measuring again")
 @engine("--budget", metavar="TIME", default="1h", show_default=True, help="Longest time to take.")
 @engine("--cycles", type=click.IntRange(1), default=8, show_default=True,
         help="Most cycles of baseline, configuration, configuration, baseline.")  # fmt: skip
@@ -67,13 +64,6 @@ MEASURING = (
 @engine("--max-tokens", type=click.IntRange(1), help="Of one answer [the reference's].")
 @engine("--seed", type=int, default=0, show_default=True, help="Of sampling.")
 @engine("--catalog", type=click.Path(), metavar="FILE", help="Your own catalogue of drafters.")
-@engine("--vllm-python", metavar="PATH", help="Interpreter that has vLLM [this one].")
-@engine("--start-timeout", metavar="TIME", help="Longest wait for an engine to be ready [30m].")
-@engine("--request-timeout", metavar="TIME", help="Longest wait for one answer [10m].")
-@engine("--log-dir", metavar="FOLDER", help="Where engine logs go [studies/engine-logs].")
-@engine("--recording", type=click.Path(), metavar="FILE", help="What --engine replay plays.")
-@engine("--simulation", metavar="NAME_OR_FILE", help="Scenario of --engine simulate.")
-@engine("--replay-noise", type=click.FloatRange(0), help="Relative noise of replay, simulate.")
 @as_json("Result and storage")
 @result("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE",
         variable="SPECTUNE_CHECK_OUTPUT",

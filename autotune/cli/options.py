@@ -56,6 +56,33 @@ def option(
     return click.option(*names, **settings)
 
 
+def measuring(group: str) -> Callable[[Function], Function]:
+    """Which engine measures and how it is run: the same for `run` and `check`."""
+    kinds = click.Choice(["vllm", "replay", "simulate"])
+    found: list[tuple[tuple[str, ...], dict[str, Any]]] = [
+        (("--engine",), {"type": kinds, "default": "vllm", "show_default": True,
+                         "help": "What measures."}),
+        (("--vllm-python",), {"metavar": "PATH", "help": "Interpreter that has vLLM [this one]."}),
+        (("--start-timeout",), {"metavar": "TIME",
+                                "help": "Longest wait for an engine to be ready [30m]."}),
+        (("--request-timeout",), {"metavar": "TIME", "help": "Longest wait for one answer [10m]."}),
+        (("--log-dir",), {"metavar": "FOLDER",
+                          "help": "Where engine logs go [studies/engine-logs]."}),
+        (("--recording",), {"type": click.Path(), "metavar": "FILE",
+                            "help": "What --engine replay plays."}),
+        (("--simulation",), {"metavar": "NAME_OR_FILE", "help": "Scenario of --engine simulate."}),
+        (("--replay-noise",), {"type": click.FloatRange(0),
+                               "help": "Relative noise of replay, simulate."}),
+    ]  # fmt: skip
+
+    def add(function: Function) -> Function:
+        for names, settings in reversed(found):  # the last one added is listed first
+            function = option(*names, group=group, **settings)(function)
+        return function
+
+    return add
+
+
 def storage(group: str = "Options") -> Callable[[Function], Function]:
     return option(
         "--storage", metavar="URL", help="Study database [studies/spectune.db].", group=group

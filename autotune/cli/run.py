@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import say
-from autotune.cli.options import Grouped, as_json, option, refuse_unread, storage
+from autotune.cli.options import Grouped, as_json, measuring, option, refuse_unread, storage
 from autotune.cli.progress import Progress
 from autotune.errors import ConfigurationError, EngineError
 
@@ -86,10 +86,7 @@ class PassesThrough(Grouped):
 @effort("--num-prompts", type=click.IntRange(2), help="Use only the first prompts.")
 @effort("--prompts-per-block", type=click.IntRange(1), help="Smallest window, in prompts [8].")
 @effort("--seed", type=int, default=0, show_default=True, help="Of sampling and the search.")
-@engine(
-    "--engine", type=click.Choice(["vllm", "replay", "simulate"]), default="vllm",
-    show_default=True, help="What measures.",
-)  # fmt: skip
+@measuring("Engine")
 @engine(
     "--live-n/--no-live-n", "--replay-live-n/--no-replay-live-n", "live_n", default=True,
     help="Switch N on a running engine where that works [on].",
@@ -98,13 +95,6 @@ class PassesThrough(Grouped):
     "--preflight/--no-preflight", "preflight", default=True,
     help="Check what can be known before an engine is started, with vLLM's validators too [on].",
 )  # fmt: skip
-@engine("--vllm-python", metavar="PATH", help="Interpreter that has vLLM [this one].")
-@engine("--start-timeout", metavar="TIME", help="Longest wait for an engine to be ready [30m].")
-@engine("--request-timeout", metavar="TIME", help="Longest wait for one answer [10m].")
-@engine("--log-dir", metavar="FOLDER", help="Where engine logs go [studies/engine-logs].")
-@engine("--recording", type=click.Path(), metavar="FILE", help="What --engine replay plays.")
-@engine("--simulation", metavar="NAME_OR_FILE", help="Scenario of --engine simulate.")
-@engine("--replay-noise", type=click.FloatRange(0), help="Relative noise of replay, simulate.")
 @result(
     "-o", "--output", type=click.Path(dir_okay=False, writable=True), metavar="FILE",
     help="Write the recommendation JSON here.",

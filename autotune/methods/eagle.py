@@ -21,7 +21,6 @@ METHOD = Method(
     default_lengths=SEQUENTIAL,
     needs_drafter=True,
     live_on_v2=("EagleSpeculator",),
-    live_note="as eagle3, by the same code of vLLM's; not tried itself",
     check=check,
     length_rule=drafter_n_predict,
     knobs=COMMON,

@@ -31,12 +31,13 @@ from autotune.check import Rules
 from autotune.check.bench import Bench, Configuration, Memory
 from autotune.check.measure import Effort, check_engine, measured_side
 from autotune.check.recommendation import recommended_side
+from autotune.check.records import CheckSide
 from autotune.check.verdicts import METRICS, distance, parse_margins
 from autotune.engines import EngineOptions, load_engine
 from autotune.engines.scenario import load_scenario
 from autotune.measure import Lab
 from autotune.plan import Request, make_plan
-from autotune.records import CheckSide, Plan, Window
+from autotune.records import Plan, Window
 from autotune.store import open_study, remove_study
 from autotune.tuner import tune
 
